@@ -1,0 +1,133 @@
+"""What runs inside one rank's process: the other half of launch.py."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import os
+import sys
+import sysconfig
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import Any
+
+import cloudpickle
+import torch
+
+from minidist._travel import unpack
+from minidist.mesh import Mesh
+
+WHERE = b"where"  # the parent's question: what are you doing?
+_LIBRARIES = (os.path.dirname(__file__), *{sysconfig.get_path(p) for p in ("stdlib", "purelib")})
+
+
+def main(control: Connection, mesh: Mesh, group: tuple[str, str, float] | None) -> None:
+    """Take (function, arguments) from `control`, run it, send back what came of it, and stay.
+
+    A rank stays until its parent closes the pipe: another rank may still need a message that is
+    on its way out of here. If the parent itself is gone, the pipe closes too.
+    """
+    torch.set_num_threads(1)
+    talk = _Talk(control)
+    try:
+        payload = control.recv_bytes()
+    except EOFError:
+        return
+    main_thread = threading.get_ident()
+    answering = threading.Thread(target=_answer, args=(talk, mesh, main_thread), daemon=True)
+    answering.start()
+    sys.stdout = sys.stderr = _Lines(talk)
+    try:
+        if group:
+            _init_process_group(mesh, *group)
+        fn, args = unpack(payload)
+        message = ("done", cloudpickle.dumps(fn(mesh, *args)), mesh.events)
+    except BaseException as error:  # also SystemExit: leaving early is a failure
+        message = ("error", _pickled(error), _own_traceback(error))
+    sys.stdout.flush()
+    talk.say(*message)
+    answering.join()
+
+
+def _init_process_group(mesh: Mesh, backend: str, store: str, timeout: float) -> None:
+    # Loopback only: a machine's host name often resolves to an address that cannot be reached.
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    torch.distributed.init_process_group(
+        backend,
+        init_method=f"file://{store}",
+        rank=mesh.rank,
+        world_size=mesh.world_size,
+        timeout=datetime.timedelta(seconds=timeout),
+    )
+
+
+def _answer(talk: _Talk, mesh: Mesh, main_thread: int) -> None:
+    """Answer WHERE for as long as the parent is there, then end the process at once."""
+    try:
+        while talk.control.recv_bytes() == WHERE:
+            talk.say("where", mesh.waits_for, _place(sys._current_frames().get(main_thread)))
+    except OSError:
+        pass
+    os._exit(0)
+
+
+def _place(frame: FrameType | None) -> str:
+    """'in its own code, work at notebook.py:12': the innermost line that no library owns."""
+    while frame and frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen", "<string>")):
+        frame = frame.f_back
+    if not frame:
+        return "starting or leaving"
+    code = frame.f_code
+    file = os.path.basename(code.co_filename)
+    return f"in its own code, {code.co_name} at {file}:{frame.f_lineno}"
+
+
+def _own_traceback(error: BaseException) -> str:
+    """The traceback from the function's own first line on, without the launcher's."""
+    first = error.__traceback__
+    own = first.tb_next if first and first.tb_next else first
+    return "".join(traceback.format_exception(type(error), error, own))
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    try:
+        return cloudpickle.dumps(error)
+    except Exception:  # some exceptions hold locks or sockets; their text still travels
+        return None
+
+
+class _Talk:
+    """The pipe to the parent, shared by the main thread and the answering thread."""
+
+    def __init__(self, control: Connection):
+        self.control = control
+        self.lock = threading.Lock()
+
+    def say(self, *message: Any) -> None:
+        with self.lock:
+            self.control.send(message)
+
+
+class _Lines(io.TextIOBase):
+    """A stdout that hands whole lines to the parent, which shows them as '[rank r] ...'."""
+
+    def __init__(self, talk: _Talk):
+        self.talk = talk
+        self.pending = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *lines, self.pending = (self.pending + text).split("\n")
+        if lines:
+            self.talk.say("print", "\n".join(lines))
+        return len(text)
+
+    def flush(self) -> None:
+        if self.pending:
+            self.talk.say("print", self.pending)
+            self.pending = ""

@@ -1,0 +1,251 @@
+"""All ranks in one process, on a virtual clock.
+
+Each rank is a greenlet: its blocking function runs unmodified until it has to wait, then another
+rank goes on. So hundreds of ranks need no processes, a deadlock is seen the moment it exists, and
+time is computed instead of measured.
+
+The clock is the alpha-beta model with one port in each direction: a message of n bytes keeps the
+sender's way out and the receiver's way in busy for alpha + n * beta seconds. A rank can send one
+message and receive another at the same time, but not two of either. This is the model under which
+the textbook times of collectives are derived.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import sys
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import greenlet
+import torch
+from torch import Tensor
+
+from minidist.mesh import Deadlock, Mesh, Wait, describe_waits
+from minidist.trace import Trace
+from minidist.transports import Link
+
+ALPHA = 5e-6  # seconds a message costs however small it is
+BETA = 1 / 12.5e9  # seconds per byte: a link of 12.5 GB/s
+
+
+@dataclass
+class Message:
+    tensor: Tensor
+    sent: float  # when the sender offered it
+    arrival: float | None = None  # None while a rendezvous send waits for its receiver
+    nbytes: int = 0
+
+
+@dataclass
+class Simulated:
+    """The transport `run(..., transport=Simulated(...))`.
+
+    alpha: seconds per message; beta: seconds per byte; rendezvous: a send waits until its
+    receiver is there, as an unbuffered wire does (a ring of plain sends then deadlocks).
+    """
+
+    alpha: float = ALPHA
+    beta: float = BETA
+    rendezvous: bool = False
+
+    def run(self, programs: list[Callable[[Mesh], Any]], timeout: float) -> tuple[list[Any], Trace]:
+        """Run `programs[r](mesh)` as rank r, all of them to their end."""
+        return _World(self, programs, timeout).run()
+
+
+class _World:
+    """One simulated run: the clocks, the lines between ranks, and who runs next."""
+
+    def __init__(self, model: Simulated, programs: list[Callable[[Mesh], Any]], timeout: float):
+        world_size = len(programs)
+        self.model = model
+        self.timeout = timeout
+        self.deadline = time.monotonic() + timeout
+        self.clock = [0.0] * world_size
+        self.way_out_free = [0.0] * world_size
+        self.way_in_free = [0.0] * world_size
+        self.lines: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
+        self.blocked: dict[int, Callable[[], bool]] = {}  # rank -> may it go on?
+        self.ready: list[tuple[float, int]] = []
+        self.results: list[Any] = [None] * world_size
+        self.meshes = [Mesh(r, world_size, _SimulatedLink(self, r)) for r in range(world_size)]
+        self.greenlets = [
+            greenlet.greenlet(lambda r=r, program=program: self._rank(r, program))
+            for r, program in enumerate(programs)
+        ]
+
+    def run(self) -> tuple[list[Any], Trace]:
+        self.ready = [(0.0, rank) for rank in range(len(self.meshes))]
+        try:
+            with contextlib.redirect_stdout(_RankPrefix(self, sys.stdout)):
+                while self.ready:
+                    # The rank whose clock is furthest behind goes first, so that messages claim
+                    # the ports in the order of virtual time.
+                    _, rank = heapq.heappop(self.ready)
+                    self.greenlets[rank].switch()
+            if self.blocked:
+                raise Deadlock(self._deadlock_text())
+        finally:
+            for rank_greenlet in self.greenlets:
+                if rank_greenlet and not rank_greenlet.dead:
+                    rank_greenlet.throw(greenlet.GreenletExit)
+        return self.results, Trace(mesh.events for mesh in self.meshes)
+
+    def _rank(self, rank: int, program: Callable[[Mesh], Any]) -> None:
+        try:
+            self.results[rank] = program(self.meshes[rank])
+        except greenlet.GreenletExit:
+            raise
+        except BaseException as error:
+            error.minidist_rank = rank  # type: ignore[attr-defined]  # read by launch.run
+            raise
+
+    def wait_until(self, rank: int, may_go_on: Callable[[], bool]) -> None:
+        """Let others run until `may_go_on()`."""
+        if time.monotonic() > self.deadline:
+            raise TimeoutError(f"still sending after {self.timeout:g} s of real time")
+        if not may_go_on():
+            self.blocked[rank] = may_go_on
+            greenlet.getcurrent().parent.switch()
+
+    def wake(self, rank: int) -> None:
+        if rank in self.blocked and self.blocked[rank]():
+            del self.blocked[rank]
+            heapq.heappush(self.ready, (self.clock[rank], rank))
+
+    def transfer(self, src: int, dst: int, message: Message, earliest: float) -> None:
+        """Claim both ports and set when the message arrives."""
+        busy_for = self.model.alpha + message.nbytes * self.model.beta
+        leaves = max(earliest, self.way_out_free[src])
+        enters = max(leaves, self.way_in_free[dst])
+        self.way_out_free[src] = leaves + busy_for
+        self.way_in_free[dst] = message.arrival = enters + busy_for
+
+    def _deadlock_text(self) -> str:
+        waits = {r: self.meshes[r].waits_for for r in self.blocked}
+        known: dict[int, Wait] = {r: wait for r, wait in waits.items() if wait}
+        finished = [r for r, g in enumerate(self.greenlets) if g.dead]
+        return (
+            "no rank can go on, each waits for another:\n"
+            + describe_waits(known, finished)
+            + "\nFor each wait, find the call on the other rank that should match it."
+        )
+
+
+class _SimulatedLink(Link):
+    def __init__(self, world: _World, rank: int):
+        self.world = world
+        self.rank = rank
+
+    def now(self) -> float:
+        return self.world.clock[self.rank]
+
+    def put(self, dst: int, tensor: Tensor) -> float:
+        message = self._offer(dst, tensor)
+        if self.world.model.rendezvous:
+            self._wait_for_receiver(message)
+            return self.now()
+        return self.world.way_out_free[self.rank]
+
+    def get(self, src: int, timeout_s: float) -> Tensor:
+        world, line = self.world, self.world.lines[src, self.rank]
+        world.wait_until(self.rank, lambda: bool(line))
+        message = line.popleft()
+        if message.arrival is None:  # rendezvous: the transfer starts when both are there
+            world.transfer(src, self.rank, message, max(message.sent, self.now()))
+            world.wake(src)
+        assert message.arrival is not None
+        world.clock[self.rank] = max(self.now(), message.arrival)
+        return message.tensor
+
+    def exchange(
+        self, dst: int, tensor: Tensor, src: int, timeout_s: float
+    ) -> tuple[Tensor, float]:
+        message = self._offer(dst, tensor)
+        received = self.get(src, timeout_s)
+        if self.world.model.rendezvous:
+            self._wait_for_receiver(message)
+            return received, self.now()
+        assert message.arrival is not None
+        return received, message.arrival
+
+    def _offer(self, dst: int, tensor: Tensor) -> Message:
+        world = self.world
+        nbytes = tensor.numel() * tensor.element_size()
+        # contiguous: what arrives has the same layout as on every other transport.
+        copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+        message = Message(copy, self.now(), nbytes=nbytes)
+        if not world.model.rendezvous:
+            world.transfer(self.rank, dst, message, self.now())
+        world.lines[self.rank, dst].append(message)
+        world.wake(dst)
+        return message
+
+    def _wait_for_receiver(self, message: Message) -> None:
+        world = self.world
+        world.wait_until(self.rank, lambda: message.arrival is not None)
+        assert message.arrival is not None
+        world.clock[self.rank] = max(self.now(), message.arrival)
+
+
+@dataclass
+class _RankPrefix:
+    """A stdout that puts '[rank r] ' before each line that a rank prints."""
+
+    world: _World
+    out: Any
+    pending: dict[int, str] = field(default_factory=dict)
+
+    def write(self, text: str) -> int:
+        current = greenlet.getcurrent()
+        rank = next((r for r, g in enumerate(self.world.greenlets) if g is current), None)
+        if rank is None:
+            return self.out.write(text)
+        *lines, self.pending[rank] = (self.pending.get(rank, "") + text).split("\n")
+        for line in lines:
+            self.out.write(f"[rank {rank}] {line}\n")
+        return len(text)
+
+    def flush(self) -> None:
+        self.out.flush()
+
+
+def replay(trace: Trace, alpha: float = ALPHA, beta: float = BETA) -> Trace:
+    """The same messages on another clock: what the recorded run would cost at alpha and beta.
+
+    A trace is a program. Each rank repeats its verbs with tensors that have a shape but no data;
+    with alpha=1 and beta=0 the duration is the number of messages on the longest chain, which is
+    what "steps" means.
+    """
+
+    def program(rank: int) -> Callable[[Mesh], None]:
+        def repeat(mesh: Mesh) -> None:
+            events = deque(trace.by_rank[rank])
+            while events:
+                event = events.popleft()
+                if event.kind == "recv":
+                    mesh.recv(event.peer)
+                elif events and events[0].step == event.step:  # the other half of a sendrecv
+                    answer = events.popleft()
+                    mesh.sendrecv(event.peer, _like(event), answer.peer, like=_like(answer))
+                else:
+                    mesh.send(event.peer, _like(event))
+
+        return repeat
+
+    def _like(event: Any) -> Tensor:
+        return torch.empty(event.shape, dtype=getattr(torch, event.dtype), device="meta")
+
+    model = Simulated(alpha=alpha, beta=beta)
+    _, replayed = model.run([program(r) for r in range(trace.world_size)], timeout=600.0)
+    return replayed
+
+
+def steps(trace: Trace) -> int:
+    """Messages on the longest chain of the run, each rank sending and receiving one at a time."""
+    return round(replay(trace, alpha=1.0, beta=0.0).duration)
