@@ -18,10 +18,11 @@ import cloudpickle
 
 class _Pickler(cloudpickle.Pickler):
     def __init__(self, file: Any):
-        super().__init__(file)
         self.filenames: set[str] = set()
         self.reduce_code = cloudpickle.Pickler.dispatch_table[CodeType]
+        # Before super().__init__, which is where the C pickler looks for it.
         self.dispatch_table = ChainMap({CodeType: self._reduce_code}, self.dispatch_table)
+        super().__init__(file)
 
     def _reduce_code(self, code: CodeType) -> Any:
         self.filenames.add(code.co_filename)
