@@ -67,9 +67,15 @@ def contrast(a: str, b: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def on(colour: str) -> str:
-    """The text colour, black or white, that reads better on `colour` (always above 4.5)."""
-    return max(("#000000", "#ffffff"), key=lambda text: contrast(text, colour))
+def on_chunk(k: int, dark: bool = False) -> str:
+    """The text colour, nearly black or white, that reads better on chunk k (always above 4.5).
+
+    The last digit names the chunk: figures are turned dark colour by colour, and text on a chunk
+    may have to go from white to black where its chunk goes from navy to cyan.
+    """
+    colour = (PALETTE_DARK if dark else PALETTE_LIGHT)[k]
+    black, white = f"#00000{k}", f"#fffff{8 + k:x}"
+    return max((black, white), key=lambda text: contrast(text, colour))
 
 
 def css_variables(dark: bool = False) -> dict[str, str]:
@@ -77,7 +83,7 @@ def css_variables(dark: bool = False) -> dict[str, str]:
     chunks = PALETTE_DARK if dark else PALETTE_LIGHT
     variables = {f"--{name}": colour for name, colour in (DARK if dark else LIGHT).items()}
     variables |= {f"--chunk-{k}": colour for k, colour in enumerate(chunks)}
-    variables |= {f"--on-chunk-{k}": on(colour) for k, colour in enumerate(chunks)}
+    variables |= {f"--on-chunk-{k}": on_chunk(k, dark) for k in range(len(chunks))}
     return variables
 
 

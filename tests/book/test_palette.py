@@ -74,18 +74,18 @@ def test_any_two_chunks_stay_apart(theme, vision):
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_contrast(theme):
-    chunks, names, _ = THEMES[theme]
+    chunks, names, dark = THEMES[theme]
     for ground in (names["paper"], names["surface"]):
         for name in ("ink", "muted", "accent", "good", "bad"):
             assert palette.contrast(names[name], ground) >= 4.5, (name, ground)
-    for colour in chunks:
+    for k, colour in enumerate(chunks):
         assert palette.contrast(colour, names["paper"]) >= 3, colour
-        assert palette.contrast(palette.on(colour), colour) >= 4.5, colour
+        assert palette.contrast(palette.on_chunk(k, dark), colour) >= 4.5, colour
 
 
 def test_no_colour_has_two_meanings():
     # Figures are turned dark colour by colour, so a colour may stand for one thing only.
-    light = [*palette.PALETTE_LIGHT, *palette.LIGHT.values()]
+    light = palette.css_variables().values()
     assert len(set(light)) == len(light)
 
 
