@@ -6,10 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 
+@cache
 def dtype_name(dtype: Any) -> str:
     """torch.float32 -> 'float32'."""
     return str(dtype).removeprefix("torch.")

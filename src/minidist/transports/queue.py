@@ -51,8 +51,8 @@ def make_links(world_size: int, context: BaseContext) -> list[QueueLink]:
 
 def to_bytes(tensor: Tensor) -> bytes:
     """The elements of a tensor of any dtype, device and strides, in row-major order."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes()
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()  # x.conj() only sets a mark on x
+    return plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def from_bytes(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

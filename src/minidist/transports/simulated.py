@@ -177,9 +177,7 @@ class _SimulatedLink(Link):
     def _offer(self, dst: int, tensor: Tensor) -> Message:
         world = self.world
         nbytes = tensor.numel() * tensor.element_size()
-        # contiguous: what arrives has the same layout as on every other transport.
-        copy = tensor.detach().clone(memory_format=torch.contiguous_format)
-        message = Message(copy, self.now(), nbytes=nbytes)
+        message = Message(_copy(tensor), self.now(), nbytes=nbytes)
         if not world.model.rendezvous:
             world.transfer(self.rank, dst, message, self.now())
         world.lines[self.rank, dst].append(message)
@@ -191,6 +189,14 @@ class _SimulatedLink(Link):
         world.wait_until(self.rank, lambda: message.arrival is not None)
         assert message.arrival is not None
         world.clock[self.rank] = max(self.now(), message.arrival)
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy with the layout that a message has on every other transport."""
+    if tensor.is_meta:  # nothing to copy, and clone() of a meta tensor is slow
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+    plain = tensor.detach().resolve_conj().resolve_neg()  # x.conj() only sets a mark on x
+    return plain.clone(memory_format=torch.contiguous_format)
 
 
 @dataclass
