@@ -1,0 +1,178 @@
+"""python -m minidist: verify, simulate, doctor, and the exercises."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minidist import PRIMITIVES, collectives, cost
+from minidist.doctor import examine
+from minidist.grading.commands import add_commands
+from minidist.launch import run
+from minidist.transports.simulated import ALPHA, BETA, Simulated, steps
+from minidist.verify import Comparison, compare
+
+SIMULATED = {
+    "naive_allreduce": (collectives.naive_allreduce, cost.naive_allreduce_cost),
+    "ring_allreduce": (collectives.ring_allreduce, cost.ring_allreduce_cost),
+    "broadcast": (collectives.broadcast, cost.broadcast_cost),
+    "allgather": (collectives.allgather, cost.allgather_cost),
+    "reduce_scatter": (collectives.reduce_scatter, cost.reduce_scatter_cost),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 only if everything that was asked for holds."""
+    parser = argparse.ArgumentParser(prog="python -m minidist", description=__doc__)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    command = commands.add_parser("verify", help="hold our collectives against gloo")
+    command.add_argument("--world-size", type=_world_size, nargs="+", default=[2, 3, 4])
+    command.add_argument("--primitive", choices=PRIMITIVES, nargs="+", default=list(PRIMITIVES))
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, too")
+    command.set_defaults(run=_verify)
+
+    command = commands.add_parser("simulate", help="what a collective costs on a virtual clock")
+    command.add_argument("collective", choices=SIMULATED)
+    command.add_argument("--world-size", type=_world_size, default=8)
+    command.add_argument("--bytes", type=_size, default=1 << 20, help="e.g. 1000, 64K, 16M, 1G")
+    command.add_argument("--alpha", type=_seconds, default=ALPHA, help="seconds per message")
+    command.add_argument("--beta", type=_seconds, default=BETA, help="seconds per byte")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the result there, too")
+    command.set_defaults(run=_simulate)
+
+    command = commands.add_parser("doctor", help="can this machine run the course?")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the findings there, too")
+    command.set_defaults(run=_doctor)
+
+    add_commands(commands)
+    chosen = parser.parse_args(arguments)
+    return chosen.run(chosen)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    print("Input: the gradient of a small BatchNorm conv net on digits, each rank its own shard.\n")
+    print(f"{'primitive':15} {'ranks':>5}  {'gloo':9} {'max |diff|':>10}  bit-equal")
+    rows: list[Comparison] = []
+    for world_size in arguments.world_size:
+        for op in arguments.primitive:
+            row = compare(op, world_size)
+            rows.append(row)
+            print(
+                f"{op:15} {world_size:5}  {'match' if row.match else 'MISMATCH':9} "
+                f"{row.max_abs_diff:10.1e}  {'yes' if row.bit_equal else 'no'}",
+                flush=True,
+            )
+    for row in rows:
+        if row.op == "allreduce":
+            _print_bytes(row)
+    good = all(row.match and row.bytes_agree for row in rows)
+    _write_json(arguments.json, [_as_json(row) for row in rows])
+    print("\nEverything agrees." if good else "\nSOMETHING DISAGREES, see above.")
+    return 0 if good else 1
+
+
+def _print_bytes(row: Comparison) -> None:
+    n = row.world_size
+    print(
+        f"\nBytes that each of {n} ranks sent in allreduce, against 2T(N-1)/N with "
+        f"T = {row.nbytes:,} + {row.padding} of padding:"
+    )
+    for rank, (sent, expected) in enumerate(zip(row.sent, row.expected, strict=True)):
+        verdict = "equal" if sent == expected else "DIFFERENT"
+        print(f"  rank {rank}: {sent:10,}   expected {expected:10,}   {verdict}")
+
+
+def _as_json(row: Comparison) -> dict[str, Any]:
+    return {**asdict(row), "match": row.match, "bytes_agree": row.bytes_agree}
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    fn, closed_form = SIMULATED[arguments.collective]
+    n, nbytes, alpha, beta = (
+        arguments.world_size,
+        arguments.bytes,
+        arguments.alpha,
+        arguments.beta,
+    )
+    padded = cost.padded_nbytes(n, nbytes, 1)
+    numel = padded if arguments.collective == "reduce_scatter" else nbytes
+    # Tensors without data: a gigabyte on 512 ranks costs no memory.
+    inputs = [torch.empty(numel, dtype=torch.uint8, device="meta")] * n
+    result = run(fn, n, inputs=inputs, transport=Simulated(alpha=alpha, beta=beta), timeout=600.0)
+    uses_chunks = arguments.collective in ("ring_allreduce", "reduce_scatter")
+    predicted = closed_form(n, padded if uses_chunks else nbytes).time(alpha, beta)
+    trace = result.trace
+    answer = {
+        "collective": arguments.collective,
+        "world_size": n,
+        "bytes": nbytes,
+        "padding": padded - nbytes if uses_chunks else 0,
+        "alpha": alpha,
+        "beta": beta,
+        "steps": steps(trace),
+        "bytes_sent_most": max(trace.bytes_sent),
+        "bytes_sent_least": min(trace.bytes_sent),
+        "seconds": trace.duration,
+        "closed_form_seconds": predicted,
+    }
+    for name, value in answer.items():
+        print(f"{name.replace('_', ' '):22} {_shown(value)}")
+    _write_json(arguments.json, answer)
+    return 0 if abs(trace.duration - predicted) <= 1e-9 * max(predicted, 1e-30) else 1
+
+
+def _shown(value: str | int | float) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    findings = examine()
+    for finding in findings:
+        print(f"{'ok ' if finding.ok else 'NO '} {finding.name:22} {finding.saw}")
+        if not finding.ok:
+            print(f"    {'':22} -> {finding.remedy}")
+    _write_json(arguments.json, [asdict(finding) for finding in findings])
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+def _write_json(path: Path | None, value: Any) -> None:
+    if path:
+        path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def _world_size(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 or more")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    """'64K' -> 65536."""
+    number, unit = text.rstrip("KMGkmg"), text[len(text.rstrip("KMGkmg")) :].upper()
+    try:
+        return int(number) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[unit]
+    except (ValueError, KeyError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size in bytes, like 1000, 64K, 16M or 1G"
+        ) from None
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
