@@ -1,0 +1,127 @@
+"""Builds the book into _build/html and never leaves anything stale in it.
+
+Three layers remember things between builds, and each is told when to forget:
+
+- the executed cells (_build/.jupyter_cache) know a page's cells only, so they are dropped when
+  anything changes that running a cell can see: the package, the exercises, the installed versions;
+- Sphinx's parsed pages (_build/.doctrees) and the written pages (_build/html) are dropped with
+  them, and also when the configuration, the table of contents or our extensions change;
+- after a failed build the parsed pages go too: Sphinx reports a warning once, when it reads a page,
+  so a second try would pass in silence.
+
+An edited page is thus read, run and written alone. Warnings are errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+import notebooks
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "_build"
+SEEN_BY_CELLS = ["src", "exercises", "requirements.txt", "pyproject.toml"]
+SEEN_BY_PAGES = ["_config.yml", "book/_toc.yml", "book/_ext", "book/assets", "book/references.bib"]
+SKIP = {"__pycache__", "mathjax", ".ipynb_checkpoints"}
+
+
+def files_under(names: list[str]) -> list[Path]:
+    files = []
+    for name in names:
+        path = ROOT / name
+        for file in [path] if path.is_file() else sorted(path.rglob("*")):
+            parts = file.relative_to(ROOT).parts
+            skip = SKIP.intersection(parts) or any(part.endswith(".egg-info") for part in parts)
+            if file.is_file() and not skip:
+                files.append(file)
+    return files
+
+
+def key(names: list[str], *more: str) -> str:
+    """A hash of the named files and folders (and of `more`)."""
+    digest = hashlib.sha256("\n".join(more).encode())
+    for file in files_under(names):
+        digest.update(f"\n{file.relative_to(ROOT)}\n".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def installed() -> str:
+    """Name and version of every installed package, and of Python."""
+    pairs = {f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions()}
+    return "\n".join([sys.version, *sorted(pairs)])
+
+
+def keys() -> dict[str, str]:
+    cells = key(SEEN_BY_CELLS, installed())
+    return {"cells": cells, "pages": key(SEEN_BY_PAGES, cells)}
+
+
+def whole_key() -> str:
+    """What the finished book was made from, the chapters themselves included."""
+    return key(["book", "tools"], *keys().values())
+
+
+def recorded(name: str) -> str:
+    file = BUILD / f".{name}.key"
+    return file.read_text() if file.is_file() else ""
+
+
+def record(name: str, value: str) -> None:
+    BUILD.mkdir(exist_ok=True)
+    (BUILD / f".{name}.key").write_text(value)
+
+
+def forget(*names: str) -> None:
+    for name in names:
+        shutil.rmtree(BUILD / name, ignore_errors=True)
+
+
+def build() -> int:
+    now = keys()
+    if now["cells"] != recorded("cells"):
+        forget(".jupyter_cache", "jupyter_execute")
+    if now["pages"] != recorded("pages"):
+        forget(".doctrees", "html", "dark_figures")
+    for name, value in now.items():
+        record(name, value)
+    record("whole", "")
+    command = [
+        sys.executable,
+        "-c",
+        "from jupyter_book.cli.main import main; main()",
+        "build",
+        "book",
+    ]
+    result = subprocess.run([*command, "-W", "-n", "--keep-going"], cwd=ROOT, check=False)
+    if result.returncode:
+        forget(".doctrees")
+        print("\nThe book was not built: the messages above are errors.", file=sys.stderr)
+        print("Full tracebacks of failing cells are in _build/html/reports.", file=sys.stderr)
+        return 1
+    notebooks.write_all()
+    record("whole", whole_key())
+    return 0
+
+
+def main() -> int:
+    start = time.monotonic()
+    index = BUILD / "html" / "index.html"
+    if index.is_file() and recorded("whole") == whole_key():
+        print("The book is up to date.")
+    elif build():
+        return 1
+    else:
+        print(f"\nBuilt in {time.monotonic() - start:.0f} s.")
+    print(f"Open {index.as_uri()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
