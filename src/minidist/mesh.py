@@ -7,8 +7,11 @@ first-out line, and so a run gives the same result and the same trace every time
 
 from __future__ import annotations
 
+import os
+import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from minidist.trace import Event, dtype_name
@@ -39,6 +42,14 @@ class MessageMismatch(MeshError):
 
 class Deadlock(MeshError):
     """Every rank that has not finished waits for another: nobody can ever move again."""
+
+
+class RankFailed(MeshError):
+    """A rank's function raised; its own traceback is in the message, its error in __cause__."""
+
+
+class RunTimeout(MeshError):
+    """The ranks were not done when the run's time was up."""
 
 
 @dataclass
@@ -199,3 +210,15 @@ def wait_circle(waits_for: dict[int, int]) -> list[int]:
             smallest = circle.index(min(circle))
             return circle[smallest:] + circle[:smallest]
     return []
+
+
+_LIBRARIES = (os.path.dirname(__file__), *{sysconfig.get_path(p) for p in ("stdlib", "purelib")})
+
+
+def place(calls: Iterable[tuple[FrameType, int]]) -> str:
+    """'in its own code, work at notebook.py:12': the first (frame, line) that no library owns."""
+    for frame, line in calls:
+        code = frame.f_code
+        if not code.co_filename.startswith((*_LIBRARIES, "<frozen", "<string>")):
+            return f"in its own code, {code.co_name} at {os.path.basename(code.co_filename)}:{line}"
+    return "starting or leaving"

@@ -13,11 +13,14 @@ the textbook times of collectives are derived.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import heapq
+import io
 import sys
-import time
+import threading
+import traceback
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +28,7 @@ import greenlet
 import torch
 from torch import Tensor
 
-from minidist.mesh import Deadlock, Mesh, Wait, describe_waits
+from minidist.mesh import Deadlock, Mesh, RunTimeout, describe_waits, place
 from minidist.trace import Trace
 from minidist.transports import Link
 
@@ -65,13 +68,13 @@ class _World:
         world_size = len(programs)
         self.model = model
         self.timeout = timeout
-        self.deadline = time.monotonic() + timeout
         self.clock = [0.0] * world_size
         self.way_out_free = [0.0] * world_size
         self.way_in_free = [0.0] * world_size
         self.lines: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
         self.blocked: dict[int, Callable[[], bool]] = {}  # rank -> may it go on?
-        self.ready: list[tuple[float, int]] = []
+        self.ready = [(0.0, rank) for rank in range(world_size)]
+        self.grad_mode = [True] * world_size  # torch keeps it per thread, and all ranks share one
         self.results: list[Any] = [None] * world_size
         self.meshes = [Mesh(r, world_size, _SimulatedLink(self, r)) for r in range(world_size)]
         self.greenlets = [
@@ -80,35 +83,36 @@ class _World:
         ]
 
     def run(self) -> tuple[list[Any], Trace]:
-        self.ready = [(0.0, rank) for rank in range(len(self.meshes))]
+        grad_mode = torch.is_grad_enabled()
         try:
-            with contextlib.redirect_stdout(_RankPrefix(self, sys.stdout)):
+            with _stdout_is_ours, _rank_prefix(self), _time_limit(self.timeout):
                 while self.ready:
                     # The rank whose clock is furthest behind goes first, so that messages claim
                     # the ports in the order of virtual time.
                     _, rank = heapq.heappop(self.ready)
+                    torch.set_grad_enabled(self.grad_mode[rank])
                     self.greenlets[rank].switch()
+                    self.grad_mode[rank] = torch.is_grad_enabled()
             if self.blocked:
                 raise Deadlock(self._deadlock_text())
+        except _TimeIsUp as interrupt:
+            raise RunTimeout(self._timeout_text(interrupt)) from None
         finally:
             for rank_greenlet in self.greenlets:
                 if rank_greenlet and not rank_greenlet.dead:
                     rank_greenlet.throw(greenlet.GreenletExit)
+            torch.set_grad_enabled(grad_mode)
         return self.results, Trace(mesh.events for mesh in self.meshes)
 
     def _rank(self, rank: int, program: Callable[[Mesh], Any]) -> None:
         try:
             self.results[rank] = program(self.meshes[rank])
-        except greenlet.GreenletExit:
-            raise
         except BaseException as error:
             error.minidist_rank = rank  # type: ignore[attr-defined]  # read by launch.run
             raise
 
     def wait_until(self, rank: int, may_go_on: Callable[[], bool]) -> None:
         """Let others run until `may_go_on()`."""
-        if time.monotonic() > self.deadline:
-            raise TimeoutError(f"still sending after {self.timeout:g} s of real time")
         if not may_go_on():
             self.blocked[rank] = may_go_on
             greenlet.getcurrent().parent.switch()
@@ -127,14 +131,22 @@ class _World:
         self.way_in_free[dst] = message.arrival = enters + busy_for
 
     def _deadlock_text(self) -> str:
-        waits = {r: self.meshes[r].waits_for for r in self.blocked}
-        known: dict[int, Wait] = {r: wait for r, wait in waits.items() if wait}
-        finished = [r for r, g in enumerate(self.greenlets) if g.dead]
         return (
-            "no rank can go on, each waits for another:\n"
-            + describe_waits(known, finished)
-            + "\nFor each wait, find the call on the other rank that should match it."
+            f"no rank can go on, each waits for another:\n{self._waits()}\n"
+            "For each wait, find the call on the other rank that should match it."
         )
+
+    def _timeout_text(self, interrupt: _TimeIsUp) -> str:
+        where = place(reversed(list(traceback.walk_tb(interrupt.__traceback__))))
+        rank = getattr(interrupt, "minidist_rank", None)
+        who = "the ranks" if rank is None else f"rank {rank}"
+        return (
+            f"{who} had not returned after {self.timeout:g} s, {where}.\n{self._waits()}".rstrip()
+        )
+
+    def _waits(self) -> str:
+        waits = {r: wait for r in self.blocked if (wait := self.meshes[r].waits_for)}
+        return describe_waits(waits, [r for r, g in enumerate(self.greenlets) if g.dead])
 
 
 class _SimulatedLink(Link):
@@ -199,13 +211,27 @@ def _copy(tensor: Tensor) -> Tensor:
     return plain.clone(memory_format=torch.contiguous_format)
 
 
-@dataclass
-class _RankPrefix:
-    """A stdout that puts '[rank r] ' before each line that a rank prints."""
+_stdout_is_ours = threading.RLock()  # one run at a time: sys.stdout belongs to the whole process
 
+
+@contextlib.contextmanager
+def _rank_prefix(world: _World) -> Iterator[None]:
+    """Put '[rank r] ' before each line that a rank prints."""
+    out = _RankPrefix(world, sys.stdout)
+    with contextlib.redirect_stdout(out):
+        try:
+            yield
+        finally:
+            for rank, text in out.pending.items():
+                if text:
+                    out.show(rank, text)
+
+
+@dataclass
+class _RankPrefix(io.TextIOBase):
     world: _World
     out: Any
-    pending: dict[int, str] = field(default_factory=dict)
+    pending: dict[int, str] = field(default_factory=dict)  # begun lines
 
     def write(self, text: str) -> int:
         current = greenlet.getcurrent()
@@ -214,11 +240,46 @@ class _RankPrefix:
             return self.out.write(text)
         *lines, self.pending[rank] = (self.pending.get(rank, "") + text).split("\n")
         for line in lines:
-            self.out.write(f"[rank {rank}] {line}\n")
+            self.show(rank, line)
         return len(text)
+
+    def show(self, rank: int, line: str) -> None:
+        self.out.write(f"[rank {rank}] {line}\n")
 
     def flush(self) -> None:
         self.out.flush()
+
+
+class _TimeIsUp(BaseException):
+    """Raised in the running rank; no Exception, so that a rank's `except` does not swallow it."""
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise _TimeIsUp in this thread, at whatever Python line it is, once `seconds` are over.
+
+    A simulated rank that computes for ever shares our process, so nobody can end it from outside.
+    """
+    thread = ctypes.c_ulong(threading.get_ident())
+    raise_there = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    lock = threading.Lock()
+    left = False
+
+    def interrupt() -> None:
+        with lock:
+            if not left:
+                raise_there(thread, ctypes.py_object(_TimeIsUp))
+
+    timer = threading.Timer(seconds, interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        with lock:
+            left = True
+            raise_there(thread, None)  # in case it is on its way
+        timer.cancel()
 
 
 def replay(trace: Trace, alpha: float = ALPHA, beta: float = BETA) -> Trace:
