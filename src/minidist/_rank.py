@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import datetime
 import io
+import multiprocessing
 import os
+import signal
 import sys
-import sysconfig
 import threading
 import traceback
 from multiprocessing.connection import Connection
-from types import FrameType
 from typing import Any
 
 import cloudpickle
 import torch
 
 from minidist._travel import unpack
-from minidist.mesh import Mesh
+from minidist.mesh import Mesh, place
+
+if sys.platform == "linux":
+    import fcntl
 
 WHERE = b"where"  # the parent's question: what are you doing?
-_LIBRARIES = (os.path.dirname(__file__), *{sysconfig.get_path(p) for p in ("stdlib", "purelib")})
 
 
 def main(control: Connection, mesh: Mesh, group: tuple[str, str, float] | None) -> None:
@@ -29,16 +31,17 @@ def main(control: Connection, mesh: Mesh, group: tuple[str, str, float] | None) 
     A rank stays until its parent closes the pipe: another rank may still need a message that is
     on its way out of here. If the parent itself is gone, the pipe closes too.
     """
+    _tie_to_parent()
     torch.set_num_threads(1)
     talk = _Talk(control)
     try:
         payload = control.recv_bytes()
-    except EOFError:
+    except (EOFError, OSError):
         return
     main_thread = threading.get_ident()
     answering = threading.Thread(target=_answer, args=(talk, mesh, main_thread), daemon=True)
     answering.start()
-    sys.stdout = sys.stderr = _Lines(talk)
+    sys.stdout = sys.stderr = lines = _Lines(talk)
     try:
         if group:
             _init_process_group(mesh, *group)
@@ -46,9 +49,22 @@ def main(control: Connection, mesh: Mesh, group: tuple[str, str, float] | None) 
         message = ("done", cloudpickle.dumps(fn(mesh, *args)), mesh.events)
     except BaseException as error:  # also SystemExit: leaving early is a failure
         message = ("error", _pickled(error), _own_traceback(error))
-    sys.stdout.flush()
+    lines.flush()
     talk.say(*message)
     answering.join()
+
+
+def _tie_to_parent() -> None:
+    """Leave with the parent, never before it, and take along whatever this rank has started."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent, which ends us
+    if hasattr(os, "setsid"):
+        os.setsid()  # a process group of its own, so that one signal ends all of it
+    if sys.platform == "linux":
+        # The answering thread sees the parent go, but cannot act while other code holds the GIL.
+        # So let the kernel send SIGIO, which ends a process, when the parent's pipe closes.
+        pipe = multiprocessing.parent_process().sentinel
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | fcntl.FASYNC)
 
 
 def _init_process_group(mesh: Mesh, backend: str, store: str, timeout: float) -> None:
@@ -68,21 +84,13 @@ def _answer(talk: _Talk, mesh: Mesh, main_thread: int) -> None:
     """Answer WHERE for as long as the parent is there, then end the process at once."""
     try:
         while talk.control.recv_bytes() == WHERE:
-            talk.say("where", mesh.waits_for, _place(sys._current_frames().get(main_thread)))
-    except OSError:
+            calls = traceback.walk_stack(sys._current_frames()[main_thread])
+            talk.say("where", mesh.waits_for, place(calls))
+    except (EOFError, OSError):
         pass
-    os._exit(0)
-
-
-def _place(frame: FrameType | None) -> str:
-    """'in its own code, work at notebook.py:12': the innermost line that no library owns."""
-    while frame and frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen", "<string>")):
-        frame = frame.f_back
-    if not frame:
-        return "starting or leaving"
-    code = frame.f_code
-    file = os.path.basename(code.co_filename)
-    return f"in its own code, {code.co_name} at {file}:{frame.f_lineno}"
+    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
 
 
 def _own_traceback(error: BaseException) -> str:

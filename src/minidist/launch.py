@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import pickle
 import signal
 import sys
@@ -18,7 +19,7 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -31,7 +32,9 @@ from minidist.mesh import (
     Mesh,
     MeshError,
     PeerLost,
+    RankFailed,
     RecvTimeout,
+    RunTimeout,
     Wait,
     describe_waits,
 )
@@ -48,14 +51,6 @@ class Run:
 
     results: list[Any]
     trace: Trace
-
-
-class RankFailed(MeshError):
-    """A rank's function raised; its own traceback is in the message, its error in __cause__."""
-
-
-class RunTimeout(MeshError):
-    """The ranks were not done when the run's time was up."""
 
 
 def run(
@@ -102,9 +97,9 @@ def _run_simulated(
     programs = [lambda mesh, args=args: fn(mesh, *args) for args in per_rank]
     try:
         return Run(*transport.run(programs, timeout))
-    except MeshError:
+    except (MeshError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # also SystemExit: leaving early is a failure
         rank = getattr(error, "minidist_rank", None)
         if rank is None:
             raise
@@ -118,25 +113,44 @@ def _run_processes(
     recv_timeout_s: float,
     process_group: str | None,
 ) -> Run:
+    if multiprocessing.current_process().daemon:
+        raise RuntimeError(
+            "run() on a rank: ranks are processes already and start no others. "
+            'Use transport="simulated" here, or call run() outside.'
+        )
     world_size = len(per_rank)
     deadline = time.monotonic() + timeout
-    payloads = [pack((fn, args)) for args in per_rank]
+    payloads = [_pack(fn, args) for args in per_rank]
     context = _context()
     links = queue.make_links(world_size, context)  # held here until every rank has opened its own
     with tempfile.TemporaryDirectory(prefix="minidist-") as folder:
-        store = str(Path(folder, "store"))
+        group = (process_group, str(Path(folder, "store")), timeout) if process_group else None
         ranks: list[_RankProcess] = []
         try:
-            for rank, link in enumerate(links):
-                mesh = Mesh(rank, world_size, link, recv_timeout_s)
-                group = (process_group, store, timeout) if process_group else None
+            for rank in range(world_size):
+                mesh = Mesh(rank, world_size, links[rank], recv_timeout_s)
                 ranks.append(_RankProcess(context, mesh, group))
             for rank_process, payload in zip(ranks, payloads, strict=True):
                 rank_process.send(payload)
             return _collect(ranks, deadline, timeout)
         finally:
+            # Whoever keeps the error keeps this frame: leave no pipe or semaphore in it.
+            mesh = None
+            links.clear()
             for rank_process in ranks:
-                rank_process.stop()
+                rank_process.kill()
+            for rank_process in ranks:
+                rank_process.close()
+
+
+def _pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    try:
+        return pack((fn, args))
+    except Exception as error:
+        raise TypeError(
+            f"the function or one of its arguments cannot travel to a rank's process: {error}. "
+            "Locks, files, sockets and generators cannot; make them inside the function."
+        ) from error
 
 
 class _RankProcess:
@@ -148,9 +162,8 @@ class _RankProcess:
         self.process = context.Process(
             target=_rank.main, args=(far_end, mesh, group), name=f"rank {mesh.rank}", daemon=True
         )
-        with _main_module_hidden:
-            self.process.start()
-        far_end.close()
+        with far_end, _main_module_hidden:
+            _start(self.process)
         self.result: Any = None
         self.events: list[Any] = []
         self.done = False
@@ -160,9 +173,10 @@ class _RankProcess:
             self.control.send_bytes(payload)
 
     def receive(self) -> tuple[Any, ...] | None:
-        """Its next message, or None if the process has ended."""
+        """Its next message, or None if the process has ended. Call it when one of both is so."""
         try:
-            return self.control.recv()
+            # After the end, somebody whom the rank has started may still hold its pipe open.
+            return self.control.recv() if self.control.poll() else None
         except (EOFError, OSError):
             return None
 
@@ -173,27 +187,42 @@ class _RankProcess:
             return f"its process left with exit code {code} (sys.exit or os._exit?)"
         return f"its process was killed by {signal.Signals(-code).name} (out of memory?)"
 
-    def stop(self) -> None:
+    def kill(self) -> None:
         self.control.close()
+        if hasattr(os, "killpg"):  # also what the rank itself has started
+            with contextlib.suppress(OSError):
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
+
+    def close(self) -> None:
         self.process.join()
         self.process.close()
 
 
+def _start(process: Any) -> None:
+    try:
+        process.start()
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"no process could be started for {process.name}: {error}. If this persists: is the "
+            f"folder for temporary files, {tempfile.gettempdir()}, still there, writable and its "
+            "name shorter than 70 characters (set TMPDIR)? Else start this Python again.",
+        ) from error
+
+
 def _collect(ranks: list[_RankProcess], deadline: float, timeout: float) -> Run:
     """Take messages until every rank has returned; raise at the first one that fails."""
-    waiting = {r.control: r for r in ranks}
+    waiting = {handle: r for r in ranks for handle in (r.control, r.process.sentinel)}
     while waiting:
         ready = connection.wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
-        if not ready:
-            late = [r.rank for r in waiting.values()]
+        if not ready or time.monotonic() > deadline:  # a rank may print for ever
+            late = {r.rank for r in waiting.values()}
             raise RunTimeout(
                 f"{_names(late)} had not returned after {timeout:g} s.\n" + _diagnose(ranks)
             )
-        for control in ready:
-            rank_process = waiting[control]
-            message = rank_process.receive()
-            match message:
+        for rank_process in {waiting[handle] for handle in ready}:
+            match rank_process.receive():
                 case None:
                     raise PeerLost(
                         f"rank {rank_process.rank} ended before its function returned: "
@@ -203,12 +232,22 @@ def _collect(ranks: list[_RankProcess], deadline: float, timeout: float) -> Run:
                 case ("print", text):
                     _show(rank_process.rank, text)
                 case ("done", result, events):
-                    rank_process.result, rank_process.events = pickle.loads(result), events
+                    rank_process.result, rank_process.events = result, events
                     rank_process.done = True
-                    del waiting[control]
+                    del waiting[rank_process.control], waiting[rank_process.process.sentinel]
                 case ("error", error, text):
                     _raise(rank_process.rank, error, text, ranks)
-    return Run([r.result for r in ranks], Trace(r.events for r in ranks))
+    return Run([_unpickle(r) for r in ranks], Trace(r.events for r in ranks))
+
+
+def _unpickle(rank_process: _RankProcess) -> Any:
+    try:
+        return pickle.loads(rank_process.result)
+    except Exception as error:
+        raise RankFailed(
+            f"rank {rank_process.rank} returned what cannot be rebuilt here: "
+            f"{type(error).__name__}: {error}. Return tensors, numbers, strings, or lists of them."
+        ) from error
 
 
 def _raise(rank: int, error: bytes | None, text: str, ranks: list[_RankProcess]) -> None:
@@ -234,10 +273,8 @@ def _diagnose(ranks: list[_RankProcess]) -> str:
     waits: dict[int, Wait] = {}
     lines: list[str] = []
     deadline = time.monotonic() + DIAGNOSIS_S
-    while asked and (
-        ready := connection.wait(list(asked), timeout=max(0.0, deadline - time.monotonic()))
-    ):
-        for control in ready:
+    while asked and (left := deadline - time.monotonic()) > 0:
+        for control in connection.wait(list(asked), timeout=left):
             rank_process = asked[control]
             match rank_process.receive():
                 case ("print", text):
@@ -251,6 +288,8 @@ def _diagnose(ranks: list[_RankProcess]) -> str:
                     lines.append(f"  rank {rank_process.rank}: {place}")
                 case ("done", *_):
                     rank_process.done = True
+                case None:
+                    lines.append(f"  rank {rank_process.rank}: {rank_process.ended()}")
             del asked[control]
     lines += [f"  rank {r.rank}: does not answer" for r in asked.values()]
     finished = [r.rank for r in ranks if r.done]
@@ -261,12 +300,13 @@ def _diagnose(ranks: list[_RankProcess]) -> str:
     return "At that moment:\n" + "\n".join(lines) if lines else ""
 
 
-def _names(ranks: list[int]) -> str:
+def _names(ranks: Collection[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, sorted(ranks)))
 
 
 def _show(rank: int, text: str) -> None:
-    for line in text.splitlines():
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    for line in text.encode(encoding, "backslashreplace").decode(encoding).split("\n"):
         print(f"[rank {rank}] {line}", flush=True)
 
 
