@@ -1,0 +1,105 @@
+"""Cases: the inputs on which an exercise is tried.
+
+A case is small enough to print in one line, and its tensors follow from it alone, so the process
+that runs the learner's code and the process that judges it make the same inputs independently.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Random whole numbers per dtype: sums over 8 ranks stay exact, and what a detour through float32
+# would round is beyond 2**24.
+_LIMITS = {
+    "int64": 2**40,
+    "int32": 10**6,
+    "float64": 2**40,
+    "float32": 10**6,
+    "float16": 200,
+    "bfloat16": 15,
+    "uint8": 15,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call on every rank: rank r calls `fn(mesh, make_inputs(case)[r])`, or with `src` too."""
+
+    world_size: int
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    layout: str = "contiguous"  # or "transposed", "every second"
+    src: int | None = None
+    refused: bool = False  # the contract asks for a ValueError
+    fractions: bool = False  # random reals instead of whole numbers, for the comparison with gloo
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape)) if self.shape else "0-dim"
+        parts = [f"world size {self.world_size}", f"{self.dtype} {shape}"]
+        if self.layout == "transposed":
+            parts.append("transposed (strided)")
+        if self.layout == "every second":
+            parts.append("every second element (strided)")
+        if self.src is not None:
+            parts.append(f"src {self.src}")
+        return ", ".join(parts)
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing special but its world size: what feedback shows first."""
+        return (
+            self.layout == "contiguous"
+            and self.dtype == "float32"
+            and len(self.shape) == 1
+            and self.numel > 0
+            and not self.refused
+        )
+
+    @property
+    def order(self) -> tuple[bool, int, int, int]:
+        """Cases sort by this: plain before special, then small before large."""
+        return not self.is_plain, self.world_size, self.numel, self.src or 0
+
+
+def make_bases(case: Case) -> list[Tensor]:
+    """Per rank the tensor that owns the memory; different numbers on every rank."""
+    shape = tuple(reversed(case.shape)) if case.layout == "transposed" else case.shape
+    if case.layout == "every second":
+        shape = (*shape[:-1], 2 * shape[-1])
+    dtype = getattr(torch, case.dtype)
+    limit = _LIMITS[case.dtype]
+    bases = []
+    for rank in range(case.world_size):
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{case}/{rank}".encode()))
+        if case.fractions:
+            bases.append(torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype))
+            continue
+        low = 1 if case.dtype == "uint8" else -limit
+        whole = torch.randint(low, limit, shape, generator=generator, dtype=torch.int64)
+        bases.append(whole.to(dtype))
+    return bases
+
+
+def view(case: Case, base: Tensor) -> Tensor:
+    """What the function is given: `base`, or a strided view of it."""
+    if case.layout == "transposed":
+        return base.t()
+    if case.layout == "every second":
+        return base[..., ::2]
+    return base
+
+
+def make_inputs(case: Case) -> list[Tensor]:
+    """Per rank, what the function is given."""
+    return [view(case, base) for base in make_bases(case)]

@@ -1,0 +1,78 @@
+"""Grading one function: run it elsewhere, judge it here, stop at the first check that fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from minidist._travel import pack
+from minidist.grading import checks
+from minidist.grading.answers import attempt
+from minidist.grading.exercises import EXERCISES, Exercise
+from minidist.grading.report import FAILED, NOT_REACHED, PASSED, CheckResult, Feedback, Report
+from minidist.grading.sandbox import Code
+
+Progress = Callable[[CheckResult], None]
+
+
+def check(name: str, function: Callable, *, deadline_s: float | None = None) -> Report:
+    """Grade a function of yours, for example one from a notebook cell.
+
+    name: the exercise, for example "ring_allreduce". function: any callable with that contract; it
+    runs in processes of its own and never in this one. deadline_s: seconds for one case (2 s if not
+    given). The Report shows itself in a notebook; `report.passed` is the verdict.
+    Raises ValueError if there is no such exercise.
+    """
+    return grade(exercise_named(name), ("function", pack(function)), deadline_s=deadline_s)
+
+
+def grade_file(name: str, path: Path, progress: Progress | None = None) -> Report:
+    """Grade the function that a file defines. The file runs in processes of its own."""
+    exercise = exercise_named(name)
+    code = ("file", (str(path), path.read_text(encoding="utf-8")))
+    return grade(exercise, code, progress)
+
+
+def exercise_named(name: str) -> Exercise:
+    """The exercise, or a ValueError that says which there are."""
+    if name not in EXERCISES:
+        raise ValueError(f"there is no exercise {name!r}; there are {', '.join(EXERCISES)}")
+    return EXERCISES[name]
+
+
+def grade(
+    exercise: Exercise,
+    code: Code,
+    progress: Progress | None = None,
+    deadline_s: float | None = None,
+) -> Report:
+    """Check after check, simulated ranks first, then real processes and gloo."""
+    began = time.monotonic()
+    deadline_s = exercise.deadline_s if deadline_s is None else deadline_s
+    report = Report(exercise.name, exercise.title)
+
+    def note(name: str, title: str, feedback: Feedback | None) -> bool:
+        state = FAILED if feedback else PASSED
+        done = CheckResult(name, title, state, feedback, time.monotonic() - began)
+        report.checks.append(done)
+        if progress:
+            progress(done)
+        return feedback is None
+
+    tried = attempt(code, exercise.name, exercise.cases, deadline_s)
+    report.printed, report.printed_cut = tried.printed, tried.cut
+    good = True
+    for name, title, judge in checks.checks_of(exercise):
+        if not good:
+            report.checks.append(CheckResult(name, title, NOT_REACHED))
+            continue
+        if (name, title, judge) not in checks.ON_PROCESSES:
+            good = note(name, title, judge(exercise, tried))
+            continue
+        if name == "processes":
+            real = list(checks.try_on_processes(exercise, code, deadline_s))
+        feedback = next((f for f in (judge(exercise, one) for one in real) if f), None)
+        good = note(name, title, feedback)
+    report.seconds = time.monotonic() - began
+    return report

@@ -1,0 +1,225 @@
+"""What a learner gets to read: a line per check, and one explanation, for the first that failed."""
+
+from __future__ import annotations
+
+import html
+import os
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, TextIO
+
+from minidist.grading.answers import Place
+
+PASSED, FAILED, NOT_REACHED = "passed", "failed", "not reached"
+
+
+@dataclass
+class Feedback:
+    """Why a check failed."""
+
+    sentence: str  # what is wrong, in one sentence
+    case: str = ""  # the smallest case in which it shows
+    expected: str = ""
+    came: str = ""
+    rank: int | None = None
+    step: int | None = None
+    place: Place | None = None  # the learner's own line
+    diagnosis: str = ""  # the likely reason
+    details: str = ""  # who waits for whom, or the traceback
+
+
+@dataclass
+class CheckResult:
+    """One check: its name, what it checks, and how it ended."""
+
+    name: str
+    title: str
+    state: str
+    feedback: Feedback | None = None
+    seconds: float = 0.0
+
+
+@dataclass
+class Report:
+    """The verdict on one function; shows itself in a notebook, prints itself in a terminal."""
+
+    exercise: str
+    title: str
+    checks: list[CheckResult] = field(default_factory=list)
+    printed: str = ""
+    printed_cut: int = 0
+    seconds: float = 0.0
+    player: Any = None  # the learner's own run up to where it first differs, a widget
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.checks) and all(c.state == PASSED for c in self.checks)
+
+    @property
+    def failed_check(self) -> CheckResult | None:
+        return next((c for c in self.checks if c.state == FAILED), None)
+
+    def __str__(self) -> str:
+        lines = [check_line(c, Paint(False)) for c in self.checks if c.state != NOT_REACHED]
+        return "\n".join([self.title, *lines, closing(self, Paint(False))])
+
+    __repr__ = __str__
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain values."""
+        return {
+            "exercise": self.exercise,
+            "title": self.title,
+            "passed": self.passed,
+            "seconds": round(self.seconds, 3),
+            "checks": [asdict(c) for c in self.checks],
+            "printed": self.printed,
+            "printed_characters_left_out": self.printed_cut,
+        }
+
+    def _repr_html_(self) -> str:
+        return _as_html(self)
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import HTML, display
+
+        display(HTML(_as_html(self)))
+        if self.player is not None:
+            display(self.player)
+
+
+class Paint:
+    """Colours for a terminal that wants them."""
+
+    def __init__(self, on: bool):
+        self.on = on
+
+    @classmethod
+    def for_stream(cls, stream: TextIO) -> Paint:
+        return cls(stream.isatty() and not os.environ.get("NO_COLOR"))
+
+    def _wrap(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.on else text
+
+    def good(self, text: str) -> str:
+        return self._wrap("32", text)
+
+    def bad(self, text: str) -> str:
+        return self._wrap("1;31", text)
+
+    def strong(self, text: str) -> str:
+        return self._wrap("1", text)
+
+    def dim(self, text: str) -> str:
+        return self._wrap("2", text)
+
+
+def check_line(check: CheckResult, paint: Paint) -> str:
+    """'  ok    values         exact on whole numbers'."""
+    word = paint.good("ok  ") if check.state == PASSED else paint.bad("FAIL")
+    return f"  {word}  {check.name:14}  {check.title}"
+
+
+def closing(report: Report, paint: Paint) -> str:
+    """What comes after the lines: the explanation if there is one, prints, the verdict."""
+    parts = []
+    failed = report.failed_check
+    if failed and failed.feedback:
+        parts += ["", explain(failed.feedback, paint)]
+    if report.printed:
+        parts += ["", paint.dim("Your code printed:"), _indent(report.printed.rstrip("\n"))]
+        if report.printed_cut:
+            parts.append(paint.dim(f"  ... and {report.printed_cut:,} more characters"))
+    if report.passed:
+        verdict = paint.good(f"{report.exercise}: passed, all {len(report.checks)} checks")
+    else:
+        left = sum(c.state == NOT_REACHED for c in report.checks)
+        waiting = f"; {left} more wait behind it" if left else ""
+        name = failed.name if failed else "nothing"
+        verdict = paint.bad(f"{report.exercise}: not yet, fails at {name}") + waiting
+    return "\n".join([*parts, "", f"{verdict} ({report.seconds:.1f} s)"])
+
+
+def explain(feedback: Feedback, paint: Paint) -> str:
+    """The explanation as indented lines."""
+    lines = [paint.strong(feedback.sentence)]
+    if feedback.diagnosis:
+        lines.append(feedback.diagnosis)
+    facts = [(label, value) for label, value in _facts(feedback) if value]
+    lines += [f"{paint.dim(label + ':'):{20 if paint.on else 12}} {value}" for label, value in facts]
+    if feedback.details:
+        lines.append(feedback.details)
+    return _indent("\n".join(lines))
+
+
+def _facts(feedback: Feedback) -> list[tuple[str, str]]:
+    where = ""
+    if feedback.rank is not None:
+        where = f"rank {feedback.rank}"
+        if feedback.step is not None:
+            where += f", step {feedback.step}"
+    place = feedback.place
+    line = f"{os.path.basename(place.file)}:{place.line}:  {place.code}" if place else ""
+    return [
+        ("case", feedback.case),
+        ("expected", feedback.expected),
+        ("came", feedback.came),
+        ("where", where),
+        ("your line", line),
+    ]
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in text.splitlines())
+
+
+def _as_html(report: Report) -> str:
+    """Colours by currentColor and opacity only, so it is right in light and dark pages."""
+    rows = []
+    for check in report.checks:
+        mark, word = {PASSED: ("✓", "passed"), FAILED: ("✗", "failed")}.get(
+            check.state, ("·", "not reached")
+        )
+        dim = ' style="opacity:.6"' if check.state == NOT_REACHED else ""
+        rows.append(
+            f'<tr{dim}><td style="text-align:left"><span aria-hidden="true">{mark}</span> {word}'
+            f'</td><td style="text-align:left"><code>{html.escape(check.name)}</code></td>'
+            f'<td style="text-align:left">{html.escape(check.title)}</td></tr>'
+        )
+    verdict = "passed" if report.passed else "not yet"
+    border = "solid" if report.passed else "double"
+    parts = [
+        f'<div class="minidist-report" style="border-left:6px {border} currentColor;'
+        'padding:.2em 0 .2em 1em;overflow-x:auto">'
+        f"<p><strong>{html.escape(report.title)}: {verdict}</strong> "
+        f"({sum(c.state == PASSED for c in report.checks)} of {len(report.checks)} checks, "
+        f"{report.seconds:.1f} s)</p>"
+    ]
+    failed = report.failed_check
+    if failed and failed.feedback:
+        feedback = failed.feedback
+        parts.append(f"<p><strong>{html.escape(feedback.sentence)}</strong></p>")
+        if feedback.diagnosis:
+            parts.append(f"<p>{html.escape(feedback.diagnosis)}</p>")
+        facts = "".join(
+            f'<dt style="float:left;clear:left;width:6em">{label}</dt>'
+            f'<dd style="margin-left:7em"><code>{html.escape(value)}</code></dd>'
+            for label, value in _facts(feedback)
+            if value
+        )
+        parts.append(f"<dl>{facts}</dl>")
+        if feedback.details:
+            parts.append(f"<pre>{html.escape(feedback.details)}</pre>")
+    opened = "" if report.passed else " open"
+    parts.append(
+        f"<details{opened}><summary>All checks</summary><table>{''.join(rows)}</table></details>"
+    )
+    if report.printed:
+        more = f"\n... and {report.printed_cut:,} more characters" if report.printed_cut else ""
+        parts.append(
+            f"<details open><summary>Your code printed</summary>"
+            f"<pre>{html.escape(report.printed + more)}</pre></details>"
+        )
+    return "".join(parts) + "</div>"
+
+

@@ -1,0 +1,114 @@
+"""The exercises/ folder: finding it, reading it, and never overwriting what a reader wrote."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+import minidist
+from minidist.grading.exercises import EXERCISES
+
+_PASSED = ".passed.json"  # exercise -> hash of the file that passed
+
+
+def find_folder(start: Path | None = None) -> Path | None:
+    """The exercises/ folder of the course: here, in a parent, or where the package comes from."""
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents):
+        for candidate in (folder, folder / "exercises"):
+            if _is_exercises(candidate):
+                return candidate
+    repository = Path(minidist.__file__).resolve().parents[2] / "exercises"
+    return repository if _is_exercises(repository) else None
+
+
+def _is_exercises(folder: Path) -> bool:
+    return folder.name == "exercises" and any(
+        (folder / name / "exercise.py").is_file() or (folder / name / "solution.py").is_file()
+        for name in EXERCISES
+    )
+
+
+def exercise_file(folder: Path, name: str) -> Path:
+    return folder / name / "exercise.py"
+
+
+def stub(folder: Path, name: str) -> str:
+    """The file as it was at the start: the solution's contract without its body."""
+    source = (folder / name / "solution.py").read_text(encoding="utf-8")
+    lines = source.splitlines()
+    function = next(
+        node
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    )
+    docstring_ends = function.body[0].end_lineno
+    imports = [
+        lines[node.lineno - 1 : node.end_lineno]
+        for node in ast.parse(source).body
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
+    docstring = ast.parse(source).body[0]
+    head = lines[docstring.lineno - 1 : docstring.end_lineno]
+    body = lines[function.lineno - 1 : docstring_ends]
+    parts = [*head, "", *(line for block in imports for line in block), "", "", *body]
+    return "\n".join([*parts, "    raise NotImplementedError", ""])
+
+
+def state(folder: Path, name: str) -> str:
+    """'not started', 'started' or 'passed' (passed means: this very text has passed)."""
+    file = exercise_file(folder, name)
+    if not file.is_file():
+        return "missing"
+    text = file.read_text(encoding="utf-8")
+    if _passed(folder).get(name) == _hash(text):
+        return "passed"
+    return "not started" if text == stub(folder, name) else "started"
+
+
+def remember_passed(folder: Path, name: str, text: str) -> None:
+    """Note that this text of the exercise has passed."""
+    notes = {**_passed(folder), name: _hash(text)}
+    temporary = folder / f"{_PASSED}.{os.getpid()}"
+    temporary.write_text(json.dumps(notes, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(folder / _PASSED)
+
+
+def reset(folder: Path, name: str) -> Path | None:
+    """Put the stub back; return where the reader's file went, None if there was nothing to keep."""
+    file, fresh = exercise_file(folder, name), stub(folder, name)
+    backup = None
+    if file.is_file() and file.read_text(encoding="utf-8") != fresh:
+        backup = _free_name(file)
+        file.rename(backup)
+    if not file.is_file():
+        with open(file, "x", encoding="utf-8") as new:
+            new.write(fresh)
+    return backup
+
+
+def _free_name(file: Path) -> Path:
+    stamp = time.strftime("%Y-%m-%d-%H%M%S")
+    number = 0
+    while True:
+        suffix = f"-{number}" if number else ""
+        name = file.with_name(f"{file.stem}.{stamp}{suffix}.bak")
+        if not name.exists():
+            return name
+        number += 1
+
+
+def _passed(folder: Path) -> dict[str, str]:
+    try:
+        notes = json.loads((folder / _PASSED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return notes if isinstance(notes, dict) else {}
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
