@@ -36,11 +36,8 @@ def point_at_notebook(app: Sphinx, pagename, templatename, context, doctree) -> 
                 colab = options["launch_buttons"]["colab_url"].rstrip("/")
                 path = f"blob/{PUBLISHED_BRANCH}/notebooks/{pagename}.ipynb"
                 button["url"] = f"{colab}/github/{repository}/{path}"
-            elif button.get("label") == "download-source-button" or ".ipynb" in str(
-                button.get("text")
-            ):
-                if ".ipynb" in str(button.get("text")):
-                    button["url"] = context["pathto"](f"notebooks/{pagename}.ipynb", 1)
+            elif button.get("label") == "download-notebook-button":
+                button["url"] = context["pathto"](f"notebooks/{pagename}.ipynb", 1)
 
 
 def setup(app: Sphinx) -> dict:

@@ -2,7 +2,8 @@
 
 Figures are drawn once, light (`minidist.palette.figure_style`). When a page is written, each SVG
 that uses palette colours is copied with every colour replaced by its dark counterpart, and the
-page shows the one that fits the theme (the theme's classes only-light and only-dark).
+page shows the one that fits the theme (course.css: drawn-light, drawn-dark). The theme's own
+classes for this would hide the caption too; its class dark-light says: leave the colours alone.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class DarkTwins(SphinxPostTransform):
         twin["uri"] = Path(os.path.relpath(file, self.env.srcdir)).as_posix()
         twin["candidates"] = {"*": twin["uri"]}
         self.env.images.add_file(self.env.docname, twin["uri"])
-        image["classes"] = [*image["classes"], "only-light"]
-        twin["classes"] = [*twin["classes"], "only-dark"]
+        image["classes"] = [*image["classes"], "drawn-light"]
+        twin["classes"] = [*twin["classes"], "drawn-dark", "dark-light"]
         image.parent.insert(image.parent.index(image) + 1, twin)
 
 
