@@ -1,0 +1,87 @@
+"""The player: an animated view of recorded runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from minidist.provenance import Recording, record
+
+HERE = Path(__file__).parent
+
+
+class Player(anywidget.AnyWidget):
+    """Plays recordings, one per world size; a view only, everything in it was recorded.
+
+    recordings: what Recording.to_dict gives. world_size: which one is shown. step: where it stands.
+    name: of the function. note: shown at the last step, for example what went wrong there.
+    """
+
+    _esm = HERE / "player.js"
+    _css = HERE / "player.css"
+    recordings = traitlets.List(traitlets.Dict()).tag(sync=True)
+    world_size = traitlets.Int().tag(sync=True)
+    step = traitlets.Int(0).tag(sync=True)
+    name = traitlets.Unicode("a collective").tag(sync=True)
+    note = traitlets.Unicode("").tag(sync=True)
+
+    @classmethod
+    def of(
+        cls, recording: Recording, name: str = "", note: str = "", until: int | None = None
+    ) -> Player:
+        """One recording, on request only up to frame `until`, with a `note` shown there."""
+        data = recording.to_dict()
+        if until is not None:
+            data["frames"] = data["frames"][: until + 1]
+            if until < recording.steps:
+                data["error"] = None  # that came later
+        name = name or recording.op
+        return cls(recordings=[data], world_size=recording.world_size, name=name, note=note)
+
+
+def player(
+    fn: Callable[..., Any],
+    *args: Any,
+    world_sizes: Iterable[int] = range(2, 9),
+    op: str = "allreduce",
+    start: int = 4,
+    numel: int | Callable[[int], int] | None = None,
+) -> Player:
+    """A player of `fn(mesh, tensor, *args)` with a recording for each of `world_sizes`.
+
+    start: the world size shown first. numel: elements per rank, or a function of the world size;
+    if not given, as many as make one number per chunk (4 for a broadcast).
+
+        player(ring_allreduce)
+        player(broadcast, 1, op="broadcast")     # from rank 1
+    """
+    recordings = []
+    for world_size in world_sizes:
+        count = numel(world_size) if callable(numel) else numel
+        recordings.append(record(fn, world_size, count or numel_for(op, world_size), *args, op=op))
+    return Player(
+        recordings=[r.to_dict() for r in recordings],
+        world_size=start,
+        name=getattr(fn, "__name__", op).replace("_", " "),
+    )
+
+
+def watch(
+    fn: Callable[..., Any],
+    *args: Any,
+    world_size: int = 4,
+    numel: int | None = None,
+    op: str = "allreduce",
+) -> Player:
+    """A player of one run of your own `fn(mesh, tensor, *args)`, also if the run fails."""
+    recording = record(fn, world_size, numel or numel_for(op, world_size), *args, op=op)
+    return Player.of(recording, name=getattr(fn, "__name__", op).replace("_", " "))
+
+
+def numel_for(op: str, world_size: int) -> int:
+    """Elements per rank that make a good picture: one number in each chunk."""
+    return {"allgather": 1, "broadcast": 4}.get(op, world_size)

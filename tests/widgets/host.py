@@ -1,0 +1,59 @@
+"""A bare page that shows players without a kernel, as a host of anywidgets would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from minidist.widgets import Player
+
+PAGE = """<!doctype html>
+<html lang="en" {html}><head><meta charset="utf-8"><title>players</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>{css} body {{ margin: 8px; background: {ground}; }}</style></head>
+<body {body}><main><h1 style="font-size: 1px">Players</h1><div id="hosts"></div></main>
+<script type="module">
+function model(state) {{
+  const calls = new Map();
+  return {{
+    state, saved: 0,
+    get: (k) => state[k],
+    set(k, v) {{ if (state[k] !== v) {{ state[k] = v; (calls.get("change:" + k) || []).forEach((f) => f()); }} }},
+    save_changes() {{ this.saved++; }},
+    on: (e, f) => calls.set(e, [...(calls.get(e) || []), f]),
+    off: (e, f) => calls.set(e, (calls.get(e) || []).filter((g) => f && g !== f)),
+  }};
+}}
+const url = URL.createObjectURL(new Blob([{esm}], {{ type: "text/javascript" }}));
+const widget = (await import(url)).default;
+window.models = {states}.map(model);
+window.cleanups = [];
+for (const m of window.models) {{
+  const el = document.createElement("div");
+  document.getElementById("hosts").append(el);
+  window.cleanups.push(await widget.render({{ model: m, el }}));
+}}
+document.body.dataset.ready = "yes";
+</script></body></html>"""
+
+
+def page(
+    path: Path, players: Sequence[Player], html: str = "", body: str = "", ground: str = "#fcfbf8"
+) -> Path:
+    """Write a page with the given players to `path`; `html` and `body` are attributes."""
+    folder = Path(__file__).parents[2] / "src/minidist/widgets"
+    states = [
+        {key: p.get_state()[key] for key in ("recordings", "world_size", "step", "name", "note")}
+        for p in players
+    ]
+    text = PAGE.format(
+        html=html,
+        body=body,
+        ground=ground,
+        css=(folder / "player.css").read_text(),
+        esm=json.dumps((folder / "player.js").read_text()).replace("</", "<\\/"),
+        states=json.dumps(states),
+    )
+    path.write_text(text, encoding="utf-8")
+    return path
