@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 
 def digits_shard(rank: int, world_size: int) -> tuple[Tensor, Tensor]:
     """Every world_size-th digit from `rank` on: images (n, 1, 8, 8) in 0..1, labels (n,)."""
+    from sklearn.datasets import load_digits  # a second to import: not on every rank of every run
+
     data = load_digits()
     images = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(data.target)

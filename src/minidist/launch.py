@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -122,14 +122,16 @@ def _run_processes(
     deadline = time.monotonic() + timeout
     payloads = [_pack(fn, args) for args in per_rank]
     context = _context()
-    links = queue.make_links(world_size, context)  # held here until every rank has opened its own
+    with _starting(world_size):
+        links = queue.make_links(world_size, context)  # kept until every rank has opened its own
     with tempfile.TemporaryDirectory(prefix="minidist-") as folder:
         group = (process_group, str(Path(folder, "store")), timeout) if process_group else None
         ranks: list[_RankProcess] = []
         try:
-            for rank in range(world_size):
-                mesh = Mesh(rank, world_size, links[rank], recv_timeout_s)
-                ranks.append(_RankProcess(context, mesh, group))
+            with _starting(world_size):
+                for rank in range(world_size):
+                    mesh = Mesh(rank, world_size, links[rank], recv_timeout_s)
+                    ranks.append(_RankProcess(context, mesh, group))
             for rank_process, payload in zip(ranks, payloads, strict=True):
                 rank_process.send(payload)
             return _collect(ranks, deadline, timeout)
@@ -163,7 +165,7 @@ class _RankProcess:
             target=_rank.main, args=(far_end, mesh, group), name=f"rank {mesh.rank}", daemon=True
         )
         with far_end, _main_module_hidden:
-            _start(self.process)
+            self.process.start()
         self.result: Any = None
         self.events: list[Any] = []
         self.done = False
@@ -199,15 +201,19 @@ class _RankProcess:
         self.process.close()
 
 
-def _start(process: Any) -> None:
+@contextlib.contextmanager
+def _starting(world_size: int) -> Iterator[None]:
+    """Say what it takes, should the machine refuse it."""
     try:
-        process.start()
-    except OSError as error:
+        yield
+    except (OSError, EOFError) as error:
+        queues = world_size * (world_size - 1)
         raise OSError(
-            error.errno,
-            f"no process could be started for {process.name}: {error}. If this persists: is the "
-            f"folder for temporary files, {tempfile.gettempdir()}, still there, writable and its "
-            "name shorter than 70 characters (set TMPDIR)? Else start this Python again.",
+            getattr(error, "errno", None),
+            f"this machine could not start {world_size} ranks: {error}. They need {2 * queues} "
+            f"free file descriptors (ulimit -n), {3 * queues} semaphores in /dev/shm, and a folder "
+            f"for temporary files with a name of at most 70 characters (TMPDIR, now "
+            f'{tempfile.gettempdir()}). transport="simulated" needs none of this.',
         ) from error
 
 
@@ -315,7 +321,9 @@ def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")  # Windows: correct, but seconds per run
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["minidist._rank", "torch", "torch.distributed"])
+    context.set_forkserver_preload(
+        ["minidist._rank", "minidist.grading._child", "torch", "torch.distributed"]
+    )
     return context
 
 

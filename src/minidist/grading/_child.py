@@ -27,7 +27,7 @@ import torch
 from minidist import _rank
 from minidist._travel import unpack
 from minidist.grading.cases import Case, make_bases, view
-from minidist.mesh import Mesh, MeshError
+from minidist.mesh import _LIBRARIES, Mesh, MeshError
 from minidist.trace import dtype_name
 from minidist.transports import Link
 from minidist.transports.simulated import Simulated
@@ -47,8 +47,7 @@ class Distributed(Exception):
 
 def main(answers: Connection, prints: Connection, job: bytes, link: Link | None, rank: int) -> None:
     """Do the job, answer case by case, end."""
-    if hasattr(os, "setsid"):
-        os.setsid()  # a group of our own: the grader ends it as a whole
+    _rank._tie_to_parent()  # also makes a group of our own, which the grader ends as a whole
     _limit_cpu()
     for fd in (1, 2):
         os.dup2(prints.fileno(), fd)
@@ -333,7 +332,7 @@ def _own_frames(frame: FrameType | None) -> list[list[Any]]:
 
 
 def _is_own(code: types.CodeType) -> bool:
-    return not code.co_filename.startswith((*_rank._LIBRARIES, "<frozen", "<string>"))
+    return not code.co_filename.startswith((*_LIBRARIES, "<frozen", "<string>"))
 
 
 def _frame(code: types.CodeType, line: int) -> list[Any]:
