@@ -1,0 +1,18 @@
+"""Adds in the second pass, too, where complete chunks should replace what was there."""
+
+import torch
+
+CHECK = "values"
+SAYS = "is counted twice"
+
+
+def ring_allreduce(mesh, tensor: torch.Tensor) -> torch.Tensor:
+    rank, n = mesh.rank, mesh.world_size
+    size = -(-tensor.numel() // n)
+    padded = torch.zeros(n * size, dtype=tensor.dtype)
+    padded[: tensor.numel()] = tensor.reshape(-1)
+    chunks = padded.view(n, size)
+    for step in range(2 * (n - 1)):
+        came = mesh.sendrecv((rank + 1) % n, chunks[(rank - step) % n], (rank - 1) % n)
+        chunks[(rank - step - 1) % n] += came
+    return padded[: tensor.numel()].reshape(tensor.shape)

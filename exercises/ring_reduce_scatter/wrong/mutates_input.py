@@ -1,0 +1,17 @@
+"""reshape of a contiguous tensor does not copy: the sums land in the caller's tensor."""
+
+import torch
+
+CHECK = "input"
+SAYS = "reshape, view and flatten do not copy"
+
+
+def ring_reduce_scatter(mesh, tensor: torch.Tensor) -> torch.Tensor:
+    rank, n = mesh.rank, mesh.world_size
+    if tensor.dim() == 0 or tensor.shape[0] % n:
+        raise ValueError("cannot be cut into equal parts")
+    chunks = tensor.reshape(n, tensor.shape[0] // n, *tensor.shape[1:])
+    for step in range(n - 1):
+        outgoing = chunks[(rank - step - 1) % n]
+        chunks[(rank - step - 2) % n] += mesh.sendrecv((rank + 1) % n, outgoing, (rank - 1) % n)
+    return chunks[rank].clone()
