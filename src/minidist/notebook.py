@@ -39,9 +39,13 @@ def _without_docstring(source: str) -> str:
 def table(rows: Sequence[Mapping[str, Any]]) -> Markdown:
     """Rows with the same keys as a Markdown table; numbers stand to the right."""
     keys = list(rows[0])
-    marks = ["--:" if isinstance(rows[0][key], (int, float)) else ":--" for key in keys]
+    marks = ["--:" if _is_number(rows[0][key]) else ":--" for key in keys]
     lines = [keys, marks, *([_cell(row[key]) for key in keys] for row in rows)]
     return Markdown("\n".join("| " + " | ".join(line) + " |" for line in lines))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _cell(value: Any) -> str:
