@@ -3,7 +3,7 @@
 import torch
 
 CHECK = "terminates"
-SAYS = "It goes wrong only when src is not 0"
+SAYS = "which has already returned"
 
 
 def broadcast(mesh, tensor: torch.Tensor, src: int) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import torch
 
 CHECK = "values"
-SAYS = "This is the tensor of rank 0, but src is"
+SAYS = "The tensor of rank 0 was handed out, but src is"
 
 
 def broadcast(mesh, tensor: torch.Tensor, src: int) -> torch.Tensor:

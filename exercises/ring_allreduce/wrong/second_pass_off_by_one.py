@@ -3,7 +3,7 @@
 import torch
 
 CHECK = "values"
-SAYS = "is missing"
+SAYS = "The second pass starts with the chunk that the first one has completed"
 
 
 def ring_allreduce(mesh, tensor: torch.Tensor) -> torch.Tensor:

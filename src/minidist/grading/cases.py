@@ -67,9 +67,16 @@ class Case:
         )
 
     @property
-    def order(self) -> tuple[bool, int, int, int]:
-        """Cases sort by this: plain before special, then small before large."""
-        return not self.is_plain, self.world_size, self.numel, self.src or 0
+    def order(self) -> tuple[bool, int, int, int, int]:
+        """Cases sort by this: plain before special, small before large.
+
+        Where chunks matter, counts that divide come first, then longer ones, then those with fewer
+        elements than ranks: a mistake in the ring itself should not show as one in the padding.
+        """
+        uneven = 0
+        if self.src is None and self.numel % self.world_size:
+            uneven = 1 if self.numel > self.world_size else 2
+        return not self.is_plain, uneven, self.world_size, self.numel, self.src or 0
 
 
 def make_bases(case: Case) -> list[Tensor]:

@@ -209,6 +209,14 @@ def values(exercise: Exercise, attempt: Attempt) -> Feedback | None:
         rank, index = diagnose.first_difference(expected, came)
         want, have = expected[rank].reshape(-1), came[rank].reshape(-1)
         inputs = make_inputs(answer.case)
+        reason = diagnose.reason_for_values(
+            exercise.name, answer.case, inputs, expected, came
+        )
+        step = None
+        if exercise.name in ("ring_allreduce", "ring_allgather") and answer.case.numel:
+            hint = diagnose.wrong_chunk(exercise.name, answer)
+            if hint:
+                step, reason = hint[1], _join(reason, hint[2])
         where = f"element {index}" if want.numel() > 1 else "the only element"
         return Feedback(
             f"Rank {rank} returned wrong values, first at {where}: "
@@ -216,9 +224,8 @@ def values(exercise: Exercise, attempt: Attempt) -> Feedback | None:
             rank=rank,
             expected=_numbers(want, index),
             came=_numbers(have, index),
-            diagnosis=diagnose.reason_for_values(
-                exercise.name, answer.case, inputs, expected, came
-            ),
+            step=step,
+            diagnosis=reason,
         )
 
     return _smallest(attempt, wrong)
@@ -347,6 +354,11 @@ def sent_bytes(exercise: Exercise, attempt: Attempt) -> Feedback | None:
                     "Each step sends the whole tensor. The point of the ring is to send one chunk "
                     "of N per step."
                 )
+            elif exercise.name == "broadcast" and len(sends) == case.world_size - 1:
+                why = (
+                    "The root sends to everyone itself, one after the other. In a doubling tree "
+                    "whoever has the tensor helps to hand it on."
+                )
             elif len(sends) > (most := exercise.steps(case)):
                 why = f"It sends {len(sends)} messages where {most} are enough."
             return Feedback(
@@ -374,13 +386,8 @@ def chain(exercise: Exercise, attempt: Attempt) -> Feedback | None:
             return None
         why = "Messages wait for one another that could go at the same time."
         if exercise.name == "broadcast":
-            src = answer.case.src or 0
-            by_root = sum(e.kind == "send" for e in answer.trace.by_rank[src])
             why = (
-                "The root sends to everyone itself, one after the other. In a doubling tree "
-                "whoever has the tensor helps to hand it on."
-                if by_root == answer.case.world_size - 1
-                else "The tensor goes from rank to rank along a line. In a doubling tree the number "
+                "The tensor goes from rank to rank along a line. In a doubling tree the number "
                 "of ranks that have it doubles with each step."
             )
         return Feedback(

@@ -7,6 +7,7 @@ be read back from it.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -38,6 +39,40 @@ def reason_for_values(
     rank, index = first_difference(expected, came)
     offset = rank * expected[0].numel() if name == "ring_reduce_scatter" else 0
     return _sum_reason(case, inputs, expected, came, rank, index, offset)
+
+
+def wrong_chunk(name: str, answer: Answer) -> tuple[int, int, str] | None:
+    """(rank, step, sentence) of the first send of another chunk than the schedule says.
+
+    Which chunk was sent is read from where the sent view starts in its memory, so this knows
+    nothing of functions that copy a chunk before they send it. Only a hint for wrong values:
+    another schedule may be right as well.
+    """
+    case, n = answer.case, answer.case.world_size
+    size = case.numel if name == "ring_allgather" else -(-case.numel // n)
+    first: tuple[int, int, str] | None = None
+    for rank, events in enumerate(answer.trace.by_rank):
+        sends = [e for e in events if e.kind == "send"]
+        offsets = [e.offset or 0 for e in sends]
+        if any(math.prod(e.shape) != size for e in sends) or any(o % size for o in offsets):
+            return None
+        if len(set(offsets)) == 1 and n > 2:
+            return None  # copies: each starts at 0
+        for step, offset in enumerate(offsets):
+            due = (rank - step) % n
+            if offset // size == due or (first and first[1] <= step):
+                continue
+            sentence = (
+                f"At step {step} rank {rank} sends chunk {offset // size}; the schedule says "
+                f"chunk {due}."
+            )
+            if name == "ring_allreduce" and step == n - 1:
+                sentence += (
+                    " The second pass starts with the chunk that the first one has completed on "
+                    "this rank, (rank + 1) % N."
+                )
+            first = (rank, step, sentence)
+    return first
 
 
 def first_difference(expected: list[Tensor], came: list[Tensor]) -> tuple[int, int]:
@@ -116,7 +151,7 @@ def _rounded(expected: list[Tensor], came: list[Tensor]) -> bool:
 
 
 def _only_tail_wrong(expected: list[Tensor], came: list[Tensor], whole: int) -> bool:
-    return whole < expected[0].numel() and all(
+    return 0 < whole < expected[0].numel() and all(
         torch.equal(e.reshape(-1)[:whole], c.reshape(-1)[:whole])
         for e, c in zip(expected, came, strict=True)
     )
@@ -143,10 +178,11 @@ def _mixed(one: Tensor, other: Tensor, got: Tensor) -> bool:
 def _counts_sentence(counts: tuple[int, ...], rank: int) -> str:
     missing = [r for r, c in enumerate(counts) if c == 0]
     double = [r for r, c in enumerate(counts) if c == 2]
-    if sum(counts) == 1:
-        source = counts.index(1)
-        whose = "its own input" if source == rank else f"the input of rank {source}"
-        return f"Rank {rank} returned {whose} alone, nothing was added to it."
+    if sum(counts) == 1 and counts[rank] == 1:
+        return (
+            f"Rank {rank} returned its own input here, nothing was added to it. Does what arrives "
+            "go to the chunk that it belongs to?"
+        )
     parts = []
     if missing:
         parts.append(f"the part of {_ranks(missing)} is missing")
@@ -192,15 +228,15 @@ def _broadcast_reason(
     case: Case, inputs: list[Tensor], expected: list[Tensor], came: list[Tensor]
 ) -> str:
     rank, _ = first_difference(expected, came)
+    if case.src and any(torch.equal(c, inputs[0]) for c in came[1:]):
+        return (
+            f"The tensor of rank 0 was handed out, but src is {case.src}: renumber the ranks, "
+            "(rank - src) % world_size, so that the root counts as 0."
+        )
     for other in range(case.world_size):
         if torch.equal(came[rank], inputs[other]):
             if other == rank:
                 return f"Rank {rank} still has its own tensor: nothing reached it."
-            if other == 0 and case.src:
-                return (
-                    f"This is the tensor of rank 0, but src is {case.src}: renumber the ranks, "
-                    "(rank - src) % world_size, so that the root counts as 0."
-                )
             return f"This is the tensor of rank {other}, not of src."
     if not came[rank].any():
         return f"Rank {rank} has zeros: nothing reached it."
@@ -259,6 +295,7 @@ def reason_for_deadlock(answer: Answer) -> str:
 
 def only_when(failing: Sequence[Case], passing: Sequence[Case]) -> str:
     """What the failing cases have in common and no passing case has, as a sentence, or ''."""
+    passing = [case for case in passing if case.numel]  # with no elements, most mistakes are right
     for says, holds in _FEATURES:
         if failing and passing and all(map(holds, failing)) and not any(map(holds, passing)):
             return f"It goes wrong only when {says}; every other case tried is right."
