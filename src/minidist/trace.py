@@ -122,21 +122,30 @@ class Trace:
 
     def to_chrome(self, path: str | Path) -> None:
         """Write Chrome's trace format (open it in ui.perfetto.dev): a track per rank and kind."""
-        slices = [
-            {
-                "name": f"{e.kind} {'to' if e.kind == 'send' else 'from'} {e.peer}",
-                "cat": e.kind,
-                "ph": "X",  # a complete slice: has a start and a duration, in microseconds
-                "ts": e.start * 1e6,
-                "dur": (e.end - e.start) * 1e6,
-                "pid": e.rank,
-                "tid": 0 if e.kind == "send" else 1,
-                "args": {"bytes": e.nbytes, "dtype": e.dtype, "shape": e.shape, "step": e.step},
-            }
-            for e in self
-        ]
+        slices = []
+        free_at: dict[tuple[int, str], float] = {}  # a buffered send waits for those before it
+        for e in self:
+            start = max(e.start, free_at.get((e.rank, e.kind), 0.0))
+            free_at[e.rank, e.kind] = e.end
+            slices.append(
+                {
+                    "name": f"{e.kind} {'to' if e.kind == 'send' else 'from'} {e.peer}",
+                    "cat": e.kind,
+                    "ph": "X",  # a complete slice: has a start and a duration, in microseconds
+                    "ts": start * 1e6,
+                    "dur": (e.end - start) * 1e6,
+                    "pid": e.rank,
+                    "tid": 0 if e.kind == "send" else 1,
+                    "args": {"bytes": e.nbytes, "dtype": e.dtype, "shape": e.shape, "step": e.step},
+                }
+            )
         names = [
             {"name": "process_name", "ph": "M", "pid": r, "args": {"name": f"rank {r}"}}
             for r in range(self.world_size)
+        ]
+        names += [
+            {"name": "thread_name", "ph": "M", "pid": r, "tid": tid, "args": {"name": kind}}
+            for r in range(self.world_size)
+            for tid, kind in enumerate(("send", "recv"))
         ]
         Path(path).write_text(json.dumps({"traceEvents": names + slices}), encoding="utf-8")
