@@ -37,6 +37,7 @@ from minidist.mesh import (
     RunTimeout,
     Wait,
     describe_waits,
+    show,
 )
 from minidist.trace import Trace
 from minidist.transports import queue
@@ -311,9 +312,9 @@ def _names(ranks: Collection[int]) -> str:
 
 
 def _show(rank: int, text: str) -> None:
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    for line in text.encode(encoding, "backslashreplace").decode(encoding).split("\n"):
-        print(f"[rank {rank}] {line}", flush=True)
+    for line in text.split("\n"):
+        if sys.stdout:  # None under pythonw, or when it was closed before we began
+            show(rank, line, sys.stdout)
 
 
 def _context() -> Any:

@@ -12,7 +12,7 @@ import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from minidist.trace import Event, dtype_name
 
@@ -222,3 +222,10 @@ def place(calls: Iterable[tuple[FrameType, int]]) -> str:
         if not code.co_filename.startswith((*_LIBRARIES, "<frozen", "<string>")):
             return f"in its own code, {code.co_name} at {os.path.basename(code.co_filename)}:{line}"
     return "starting or leaving"
+
+
+def show(rank: int, line: str, out: TextIO) -> None:
+    """Show a line that a rank printed; what `out` has no character for appears as an escape."""
+    encoding = getattr(out, "encoding", None) or "utf-8"
+    out.write(f"[rank {rank}] {line}\n".encode(encoding, "backslashreplace").decode(encoding))
+    out.flush()

@@ -28,7 +28,7 @@ import greenlet
 import torch
 from torch import Tensor
 
-from minidist.mesh import Deadlock, Mesh, RunTimeout, describe_waits, place
+from minidist.mesh import Deadlock, Mesh, RunTimeout, describe_waits, place, show
 from minidist.trace import Trace
 from minidist.transports import Link
 
@@ -224,7 +224,7 @@ def _rank_prefix(world: _World) -> Iterator[None]:
         finally:
             for rank, text in out.pending.items():
                 if text:
-                    out.show(rank, text)
+                    show(rank, text, out.out)
 
 
 @dataclass
@@ -240,11 +240,8 @@ class _RankPrefix(io.TextIOBase):
             return self.out.write(text)
         *lines, self.pending[rank] = (self.pending.get(rank, "") + text).split("\n")
         for line in lines:
-            self.show(rank, line)
+            show(rank, line, self.out)
         return len(text)
-
-    def show(self, rank: int, line: str) -> None:
-        self.out.write(f"[rank {rank}] {line}\n")
 
     def flush(self) -> None:
         self.out.flush()
