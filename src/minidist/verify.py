@@ -10,13 +10,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from minidist.collectives import allgather, broadcast, reduce_scatter, ring_allreduce
+from minidist.collectives.chunks import gloo_chunks
 from minidist.cost import padded_nbytes
 from minidist.data import digits_gradient
 from minidist.launch import Run, run
 from minidist.mesh import Mesh
 
 TOLERANCE = 1e-5
-GLOO_SEGMENT_BYTES = 1 << 20  # gloo cuts chunks into pieces of at most this size
 
 
 def our_run(op: str, world_size: int, per_rank_tensors: list[Tensor], src: int = 0) -> Run:
@@ -107,16 +107,6 @@ def gloo_order_sum(tensors: list[Tensor]) -> Tensor:
     for c, part in enumerate(gloo_chunks(world_size, total.numel(), total.element_size())):
         total[part] = _chain([t[part] for t in tensors], first=c - 1, direction=-1)
     return total
-
-
-def gloo_chunks(world_size: int, numel: int, itemsize: int) -> list[slice]:
-    """Where gloo cuts: each chunk is as many segments as the others, two or more, up to 1 MiB."""
-    nbytes = numel * itemsize
-    segments = max(ceil(nbytes / GLOO_SEGMENT_BYTES), 2 * world_size)
-    per_chunk = ceil(segments / world_size)
-    segment = ceil(ceil(nbytes / (per_chunk * world_size)) / itemsize)  # in elements
-    chunk = segment * per_chunk
-    return [slice(c * chunk, (c + 1) * chunk) for c in range(world_size)]
 
 
 def _chain(parts: list[Tensor], first: int, direction: int) -> Tensor:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
-from minidist.collectives.chunks import join, split
+from minidist.collectives.chunks import gloo_chunks, join, split
+from minidist.collectives.group import group
 from minidist.collectives.ring import gather_pass_, reduce_pass_
 from minidist.mesh import Mesh
 
@@ -41,3 +44,26 @@ def ring_allreduce(mesh: Mesh, tensor: Tensor) -> Tensor:
     reduce_pass_(mesh, chunks)
     gather_pass_(mesh, chunks, first=(mesh.rank + 1) % mesh.world_size)
     return join(chunks, like=tensor)
+
+
+def ring_allreduce_(
+    mesh: Mesh,
+    tensor: Tensor,
+    combine_: Callable[[Tensor, Tensor], object] = Tensor.add_,
+) -> None:
+    """The same ring in place and in gloo's order: it leaves in `tensor` the bits that gloo would.
+
+    Two things differ from `ring_allreduce`, and none of them changes the cost: the ring turns left
+    (it is our ring on ranks that are numbered backwards), and the chunks are cut where gloo cuts
+    them, so that nothing is padded or copied.
+    tensor: contiguous (else RuntimeError), any shape and length, the same on every rank.
+    combine_(mine, theirs) adds in place; another function makes it a product or a maximum.
+    Source: gloo/allreduce.cc, ring.
+    """
+    world_size = mesh.world_size
+    flat = tensor.detach().view(-1)
+    cuts = gloo_chunks(world_size, flat.numel(), flat.element_size())
+    backwards = group(mesh, range(world_size - 1, -1, -1))
+    chunks = [flat[cuts[-k % world_size]] for k in range(world_size)]  # gloo's c starts at c - 1
+    reduce_pass_(backwards, chunks, combine_)
+    gather_pass_(backwards, chunks, first=(backwards.rank + 1) % world_size)

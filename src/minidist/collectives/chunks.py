@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import torch
 from torch import Tensor
 
@@ -22,3 +24,16 @@ def split(tensor: Tensor, world_size: int) -> Tensor:
 def join(chunks: Tensor, like: Tensor) -> Tensor:
     """Undo `split`: drop the padding, give back the shape of `like`."""
     return chunks.reshape(-1)[: like.numel()].reshape(like.shape)
+
+
+GLOO_SEGMENT_BYTES = 1 << 20  # gloo cuts chunks into pieces of at most this size
+
+
+def gloo_chunks(world_size: int, numel: int, itemsize: int) -> list[slice]:
+    """Where gloo cuts: each chunk is as many segments as the others, two or more, up to 1 MiB."""
+    nbytes = numel * itemsize
+    segments = max(ceil(nbytes / GLOO_SEGMENT_BYTES), 2 * world_size)
+    per_chunk = ceil(segments / world_size)
+    segment = ceil(ceil(nbytes / (per_chunk * world_size)) / itemsize)  # in elements
+    chunk = segment * per_chunk
+    return [slice(c * chunk, (c + 1) * chunk) for c in range(world_size)]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from minidist.collectives.broadcast import broadcast
 from minidist.mesh import Mesh
 
 
-def reduce(mesh: Mesh, tensor: Tensor, dst: int = 0) -> Tensor:
+def reduce(
+    mesh: Mesh,
+    tensor: Tensor,
+    dst: int = 0,
+    combine_: Callable[[Tensor, Tensor], object] = Tensor.add_,
+) -> Tensor:
     """The sum over ranks on rank `dst`; elsewhere a partial sum that nobody should use.
 
     tensor: any shape, the same on every rank. Returns a new tensor; the input is left alone.
+    combine_(mine, theirs) adds in place; another function makes it a product or a maximum.
     Steps: ceil(log2 N) of T bytes. Bytes sent: T per rank but `dst`.
     Raises ValueError if `dst` is no rank, MessageMismatch if dtype or shape differ.
     """
@@ -26,7 +34,7 @@ def reduce(mesh: Mesh, tensor: Tensor, dst: int = 0) -> Tensor:
             mesh.send((rank - distance) % world_size, total)
             break
         if virtual + distance < world_size:
-            total += mesh.recv((rank + distance) % world_size, like=tensor)
+            combine_(total, mesh.recv((rank + distance) % world_size, like=tensor))
         distance *= 2
     return total
 
