@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from minidist.grading import EXERCISES, grade_file, workspace
-from minidist.grading.report import explain, Paint
+from minidist.grading.report import Paint, explain
 
 FOLDER = Path(__file__).parents[2] / "exercises"
 NAMES = sorted(path.parent.name for path in FOLDER.glob("*/solution.py"))
@@ -24,7 +24,7 @@ def constants(path):
 
 
 def test_folders_and_contracts_are_the_same_exercises():
-    assert NAMES == sorted(EXERCISES)
+    assert sorted(EXERCISES) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)

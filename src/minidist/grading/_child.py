@@ -348,5 +348,3 @@ def _rank_of(frame: FrameType | None) -> int | None:
             return owner.rank
         frame = frame.f_back
     return None
-
-

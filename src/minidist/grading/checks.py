@@ -209,9 +209,7 @@ def values(exercise: Exercise, attempt: Attempt) -> Feedback | None:
         rank, index = diagnose.first_difference(expected, came)
         want, have = expected[rank].reshape(-1), came[rank].reshape(-1)
         inputs = make_inputs(answer.case)
-        reason = diagnose.reason_for_values(
-            exercise.name, answer.case, inputs, expected, came
-        )
+        reason = diagnose.reason_for_values(exercise.name, answer.case, inputs, expected, came)
         step = None
         if exercise.name in ("ring_allreduce", "ring_allgather") and answer.case.numel:
             hint = diagnose.wrong_chunk(exercise.name, answer)
@@ -424,7 +422,9 @@ def processes(exercise: Exercise, attempt: Attempt) -> Feedback | None:
         or inputs(exercise, exact)
     )
     if feedback:
-        feedback.sentence = f"Right with simulated ranks, wrong on real processes. {feedback.sentence}"
+        feedback.sentence = (
+            f"Right with simulated ranks, wrong on real processes. {feedback.sentence}"
+        )
         feedback.diagnosis = (
             "Real ranks share no memory: does the function keep something in a global, or look at "
             "another rank's tensor?"
@@ -524,9 +524,7 @@ def _expected(exercise: Exercise, case: Case) -> list[Tensor]:
 
 
 def _hanging_cases(attempt: Attempt) -> list[Case]:
-    stuck = [
-        a.case for a in attempt.answers if a.problem and a.problem.type == Deadlock.__name__
-    ]
+    stuck = [a.case for a in attempt.answers if a.problem and a.problem.type == Deadlock.__name__]
     return stuck + ([attempt.stop.case] if attempt.stop and attempt.stop.case else [])
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import os
-
+import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Any, TextIO
 
 from minidist.grading.answers import Place
+
+WIDTH = 92  # of explanations in a terminal
 
 PASSED, FAILED, NOT_REACHED = "passed", "failed", "not reached"
 
@@ -142,11 +144,12 @@ def closing(report: Report, paint: Paint) -> str:
 
 def explain(feedback: Feedback, paint: Paint) -> str:
     """The explanation as indented lines."""
-    lines = [paint.strong(feedback.sentence)]
-    if feedback.diagnosis:
-        lines.append(feedback.diagnosis)
+    lines = [paint.strong(line) for line in textwrap.wrap(feedback.sentence, WIDTH)]
+    lines += textwrap.wrap(feedback.diagnosis, WIDTH)
     facts = [(label, value) for label, value in _facts(feedback) if value]
-    lines += [f"{paint.dim(label + ':'):{20 if paint.on else 12}} {value}" for label, value in facts]
+    lines += [
+        f"{paint.dim(label + ':'):{20 if paint.on else 12}} {value}" for label, value in facts
+    ]
     if feedback.details:
         lines.append(feedback.details)
     return _indent("\n".join(lines))
@@ -221,5 +224,3 @@ def _as_html(report: Report) -> str:
             f"<pre>{html.escape(report.printed + more)}</pre></details>"
         )
     return "".join(parts) + "</div>"
-
-
