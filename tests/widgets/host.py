@@ -19,7 +19,11 @@ function model(state) {{
   return {{
     state, saved: 0,
     get: (k) => state[k],
-    set(k, v) {{ if (state[k] !== v) {{ state[k] = v; (calls.get("change:" + k) || []).forEach((f) => f()); }} }},
+    set(k, v) {{
+      if (state[k] === v) return;
+      state[k] = v;
+      (calls.get("change:" + k) || []).forEach((f) => f());
+    }},
     save_changes() {{ this.saved++; }},
     on: (e, f) => calls.set(e, [...(calls.get(e) || []), f]),
     off: (e, f) => calls.set(e, (calls.get(e) || []).filter((g) => f && g !== f)),
