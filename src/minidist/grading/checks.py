@@ -210,11 +210,13 @@ def values(exercise: Exercise, attempt: Attempt) -> Feedback | None:
         want, have = expected[rank].reshape(-1), came[rank].reshape(-1)
         inputs = make_inputs(answer.case)
         reason = diagnose.reason_for_values(exercise.name, answer.case, inputs, expected, came)
-        step = None
-        if exercise.name in ("ring_allreduce", "ring_allgather") and answer.case.numel:
-            hint = diagnose.wrong_chunk(exercise.name, answer)
-            if hint:
-                step, reason = hint[1], _join(reason, hint[2])
+        if exercise.name == "ring_allreduce":
+            chunk = diagnose.second_pass_starts_with(answer)
+            if chunk is not None:
+                reason = (
+                    f"On rank 0 the second pass starts with chunk {chunk}. It must start with the "
+                    "chunk that the first pass has completed on this rank, (rank + 1) % N."
+                )
         where = f"element {index}" if want.numel() > 1 else "the only element"
         return Feedback(
             f"Rank {rank} returned wrong values, first at {where}: "
@@ -222,7 +224,6 @@ def values(exercise: Exercise, attempt: Attempt) -> Feedback | None:
             rank=rank,
             expected=_numbers(want, index),
             came=_numbers(have, index),
-            step=step,
             diagnosis=reason,
         )
 

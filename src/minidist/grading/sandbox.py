@@ -32,6 +32,8 @@ MAX_PRINTED = 4000  # characters
 
 Code = tuple[str, Any]  # ("file", (path, source)) or ("function", bytes of _travel.pack)
 
+Picture = tuple[str, int, int, tuple[int, ...]]  # op, world_size, numel, args: what to record
+
 
 @dataclass
 class Said:
@@ -54,6 +56,7 @@ class Sandbox:
         deadline_s: float,
         link: Link | None = None,
         rank: int = 0,
+        picture: Picture | None = None,
     ):
         context = launch._context()
         self.rank = rank
@@ -61,7 +64,7 @@ class Sandbox:
         self.deadline_s = deadline_s
         self.answers, far_answers = context.Pipe(duplex=False)
         self.prints, far_prints = context.Pipe(duplex=False)
-        job = pack((code, function, list(cases), deadline_s))
+        job = pack((code, function, list(cases), deadline_s, picture))
         self.process = context.Process(
             target=_child.main, args=(far_answers, far_prints, job, link, rank), daemon=True
         )
