@@ -253,6 +253,7 @@ class Recording:
             "goals": goals,
             "frames": frames,
             "error": self.error,
+            "finished": self.error is None,
             "cells": [
                 {"parts": None if c.parts is None else [list(p) for p in c.parts], "value": c.value}
                 for c in table

@@ -315,7 +315,7 @@ function drawCard(recording, picture, rank, step, changed) {
   const title = svg("text", { class: "mp-rank", x: PAD + 1, y: HEAD - 6 });
   title.textContent = picture.card.width < 48 ? rank : `rank ${rank}`;
   group.append(title);
-  const last = step === recording.frames.length - 1;
+  const last = recording.finished && step === recording.frames.length - 1;
   const numbers = recording.frames[step].buffers[rank];
   const goals = recording.goals[rank];
   const cells = numbers.map((n) => recording.cells[n]);
@@ -434,7 +434,9 @@ function bytesInWords(recording, step) {
   const sent = recording.frames[step].sent;
   const [least, most] = [Math.min(...sent), Math.max(...sent)];
   const text = least === most ? `Each rank has sent ${most} bytes` : `A rank has sent ${least} to ${most} bytes`;
-  return recording.bound ? `${text}; the least possible is ${plain(recording.bound)}.` : `${text}.`;
+  if (!recording.bound) return `${text}.`;
+  const name = `${/^[aeiou]/.test(recording.op) ? "an" : "a"} ${recording.op.replace("_", "-")}`;
+  return `${text}; ${name} needs at least ${plain(recording.bound)} per rank on average.`;
 }
 
 // --- the widget ------------------------------------------------------------------------------
@@ -519,7 +521,9 @@ function render({ model, el }) {
     count.textContent = `${step} / ${lastStep()}`;
     back.disabled = step === 0;
     forward.disabled = step === lastStep();
-    const trouble = step === lastStep() ? [model.get("note"), recording.error].filter(Boolean).join("\n\n") : "";
+    const note = model.get("note");
+    const reasons = [note, note.includes(recording.error) ? "" : recording.error];
+    const trouble = step === lastStep() ? reasons.filter(Boolean).join("\n\n") : "";
     error.hidden = !trouble;
     error.textContent = trouble;
     bytes.replaceChildren(drawBytes(recording, step, Math.min(picture.width, 360)));

@@ -39,7 +39,7 @@ class Player(anywidget.AnyWidget):
         if until is not None:
             data["frames"] = data["frames"][: until + 1]
             if until < recording.steps:
-                data["error"] = None  # that came later
+                data |= {"error": None, "finished": False}  # what came later is not shown
         name = name or recording.op
         return cls(recordings=[data], world_size=recording.world_size, name=name, note=note)
 

@@ -46,7 +46,7 @@ def page(
     path: Path, players: Sequence[Player], html: str = "", body: str = "", ground: str = "#fcfbf8"
 ) -> Path:
     """Write a page with the given players to `path`; `html` and `body` are attributes."""
-    folder = Path(__file__).parents[2] / "src/minidist/widgets"
+    folder = Path(__file__).resolve().parents[2] / "src/minidist/widgets"
     states = [
         {key: p.get_state()[key] for key in ("recordings", "world_size", "step", "name", "note")}
         for p in players
