@@ -26,7 +26,7 @@ import torch
 
 from minidist import _rank
 from minidist._travel import unpack
-from minidist.grading.cases import Case, make_bases, view
+from minidist.grading.cases import Case, make_base, view
 from minidist.mesh import _LIBRARIES, Mesh, MeshError
 from minidist.provenance import record
 from minidist.trace import dtype_name
@@ -69,6 +69,8 @@ def main(answers: Connection, prints: Connection, job: bytes, link: Link | None,
                 answer["distributed"] = sorted(distributed.calls)
                 sys.stdout.flush()
                 watch.say({"kind": "answer", "case": number, **answer}, payload)
+                if answer.get("error", {}).get("type") == Endless.__name__:
+                    break  # it would be so in every case, and each takes its time
             if picture:
                 watch.begin(-1)
                 op, world_size, numel, args = picture
@@ -203,7 +205,7 @@ class _RankOfCase:
 
     def __init__(self, fn: Callable[..., Any], case: Case, rank: int):
         self.fn, self.case, self.rank = fn, case, rank
-        self.base = make_bases(case)[rank]
+        self.base = make_base(case, rank)
         self.result: Any = None
         self.returned = False
         self.mesh: Mesh | None = None

@@ -197,14 +197,12 @@ def as_html(report: Report) -> str:
     """Colours by currentColor and opacity only, so it is right in light and dark pages."""
     rows = []
     for check in report.checks:
-        mark, word = {PASSED: ("✓", "passed"), FAILED: ("✗", "failed")}.get(
-            check.state, ("·", "not reached")
-        )
-        dim = ' style="opacity:.6"' if check.state == NOT_REACHED else ""
+        mark = {PASSED: "✓", FAILED: "✗"}.get(check.state, "·")
+        dim = ";opacity:.6" if check.state == NOT_REACHED else ""
         rows.append(
-            f'<tr{dim}><td style="text-align:left"><span aria-hidden="true">{mark}</span> {word}'
-            f'</td><td style="text-align:left"><code>{html.escape(check.name)}</code></td>'
-            f'<td style="text-align:left">{html.escape(check.title)}</td></tr>'
+            f'<li style="padding-left:1.5em;text-indent:-1.5em{dim}">'
+            f'<span aria-hidden="true">{mark}</span> {check.state}: '
+            f"<code>{html.escape(check.name)}</code>, {html.escape(check.title)}</li>"
         )
     verdict = "passed" if report.passed else "not yet"
     border = "solid" if report.passed else "double"
@@ -234,7 +232,8 @@ def as_html(report: Report) -> str:
             parts.append(f"<pre>{html.escape(feedback.details)}</pre>")
     opened = "" if report.passed else " open"
     parts.append(
-        f"<details{opened}><summary>All checks</summary><table>{''.join(rows)}</table></details>"
+        f"<details{opened}><summary>All checks</summary>"
+        f'<ul style="list-style:none;padding:0;margin:.5em 0">{"".join(rows)}</ul></details>'
     )
     if report.printed:
         more = f"\n... and {report.printed_cut:,} more characters" if report.printed_cut else ""
