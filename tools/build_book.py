@@ -6,8 +6,8 @@ Three layers remember things between builds, and each is told when to forget:
   anything changes that running a cell can see: the package, the exercises, the installed versions;
 - Sphinx's parsed pages (_build/.doctrees) and the written pages (_build/html) are dropped with
   them, and also when the configuration, the table of contents or our extensions change;
-- after a failed build the parsed pages go too: Sphinx reports a warning once, when it reads a page,
-  so a second try would pass in silence.
+- after a failed or broken-off build the parsed pages go too: Sphinx reports a warning once, when it
+  reads a page, so a second try would pass in silence.
 
 An edited page is thus read, run and written alone. Warnings are errors.
 """
@@ -101,34 +101,42 @@ def run_sphinx() -> int | Exception:
     )
 
 
+def is_up_to_date() -> bool:
+    return (BUILD / "html" / "index.html").is_file() and recorded("whole") == whole_key()
+
+
 def build() -> int:
+    """Build what is stale; 0 if the book stands, 1 if not."""
     now = keys()
     if now["cells"] != recorded("cells"):
         forget(".jupyter_cache", "jupyter_execute")
     if now["pages"] != recorded("pages"):
         forget(".doctrees", "html", "dark_figures")
-    for name, value in now.items():
-        record(name, value)
-    record("whole", "")
-    if run_sphinx():
+    if not recorded("whole"):
         forget(".doctrees")
+    for name, value in {**now, "whole": ""}.items():
+        record(name, value)
+    if run_sphinx():
         print("\nThe book was not built: the messages above are errors.", file=sys.stderr)
         return 1
-    notebooks.write_all()
+    try:
+        notebooks.write_all()
+    except ValueError as fault:
+        print(f"\nThe book was not built: {fault}", file=sys.stderr)
+        return 1
     record("whole", whole_key())
     return 0
 
 
 def main() -> int:
     start = time.monotonic()
-    index = BUILD / "html" / "index.html"
-    if index.is_file() and recorded("whole") == whole_key():
+    if is_up_to_date():
         print("The book is up to date.")
     elif build():
         return 1
     else:
         print(f"\nBuilt in {time.monotonic() - start:.0f} s.")
-    print(f"Open {index.as_uri()}")
+    print(f"Open {(BUILD / 'html' / 'index.html').as_uri()}")
     return 0
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import jupytext
 import nbformat
 import yaml
 from pybtex.database import parse_file
@@ -35,8 +34,8 @@ OPTION_LINE = re.compile(r"^:([\w-]+):[ \t]*(.*)$")
 TARGET = re.compile(r"^\(([^()\s]+)\)=\s*$")
 HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*$")
 MATH_LABEL = re.compile(r"^(.*?)\$\$\s*\(([\w:.-]+)\)\s*$")
-ROLE = re.compile(r"\{([\w:.+-]+)\}(`+)(.+?)\2(?!`)", re.S)
-CODE_SPAN = re.compile(r"(?<![`\\}])(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.S)
+# `code`, or {role}`content`: found together, left to right, so neither is seen in the other
+SPAN = re.compile(r"(?:\{([\w:.+-]+)\})?(?<!`)(`+)(?!`)(.+?)(?<!`)\2(?!`)", re.S)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 ROLE_WITH_TARGET = re.compile(r"^(.*?)\s*<([^<>]+)>$", re.S)
 
@@ -139,28 +138,32 @@ def without_front_matter(text: str) -> str:
     return text
 
 
-def blocks(lines: list[str]):
-    """Yield ("directive", Directive), ("code", lines) or ("text", lines), in order."""
-    text: list[str] = []
-    i = 0
+def located_blocks(lines: list[str]):
+    """Yield (kind, block, first line, line after the last), in order.
+
+    The kinds: "directive" (a Directive), "code" (lines of a plain fence), "text" (lines).
+    """
+    start = i = 0
     while i < len(lines):
         directive, plain = FENCE.match(lines[i]), PLAIN_FENCE.match(lines[i])
         if not directive and not plain:
-            text.append(lines[i])
             i += 1
             continue
-        fence = directive[2] if directive else plain[1]
-        end = closing(lines, i, fence)
-        if text:
-            yield "text", text
-            text = []
+        end = closing(lines, i, directive[2] if directive else plain[1])
+        if start < i:
+            yield "text", lines[start:i], start, i
         if directive:
-            yield "directive", read_directive(directive, lines[i + 1 : end])
+            yield "directive", read_directive(directive, lines[i + 1 : end]), i, end + 1
         else:
-            yield "code", lines[i : end + 1]
-        i = end + 1
-    if text:
-        yield "text", text
+            yield "code", lines[i : end + 1], i, end + 1
+        start = i = end + 1
+    if start < len(lines):
+        yield "text", lines[start:], start, len(lines)
+
+
+def blocks(lines: list[str]):
+    for kind, block, _, _ in located_blocks(lines):
+        yield kind, block
 
 
 def closing(lines: list[str], start: int, fence: str) -> int:
@@ -236,7 +239,7 @@ def collect_labels(course: Course, page: str) -> None:
         elif base in ("table", "list-table") and block.argument:
             kind, number = "table", numbered("table")
         elif base in ("exercise", "exercise-start"):
-            kind, number = "exercise", str(numbered("exercise")).split(".")[-1]
+            kind, number = "exercise", numbered("exercise")
         elif base == "prf":
             kind, number = "proof", numbered(block.name)
         for each in names:
@@ -271,7 +274,8 @@ class Page:
     def text(self, lines: list[str]) -> str:
         kept = []
         for line in lines:
-            if TARGET.match(line) or line.startswith("% ") or line.strip() == "%":
+            comment = line.startswith("% ") or line.strip() == "%"
+            if TARGET.match(line) or comment or line.rstrip() in ("+++", "^^^"):
                 continue
             if equation := MATH_LABEL.match(line):
                 number = self.course.labels[equation[2]].number
@@ -289,8 +293,7 @@ class Page:
             hidden.append(shown)
             return f"\0{len(hidden) - 1}\0"
 
-        text = ROLE.sub(lambda m: hide(self.role(m[1], m[3].strip())), text)
-        text = CODE_SPAN.sub(lambda m: hide(m[0]), text)
+        text = SPAN.sub(lambda m: hide(self.role(m[1], m[3].strip()) if m[1] else m[0]), text)
         text = LINK.sub(self.link, text)
         text = re.sub(r"^\[\^([\w-]+)\]:", r"<sup>[\1]</sup>", text, flags=re.M)
         text = re.sub(r"\[\^([\w-]+)\]", r"<sup>[\1]</sup>", text)
@@ -451,7 +454,15 @@ class Page:
             return "\n".join("- " + " ".join(self.course.references[k][1].split()) for k in keys)
         if d.name in ("epigraph", "pull-quote"):
             return quote("", body)
-        if d.name in ("tab-set", "grid", "div", "container", "card-carousel"):
+        if d.name in (
+            "tab-set",
+            "grid",
+            "card-header",
+            "card-footer",
+            "div",
+            "container",
+            "card-carousel",
+        ):
             return body
         if d.name in ("tab-item", "card", "grid-item-card", "grid-item"):
             title = self.inline(d.argument)
@@ -552,25 +563,36 @@ def install_cell(repository: str):
     )
 
 
+def cells_of(page: str) -> list[Directive | list[str]]:
+    """The page's code cells and, between them, its Markdown (as lines), in order."""
+    cells: list[Directive | list[str]] = [[]]
+    lines = without_front_matter(source_of(page)).splitlines()
+    for kind, block, first, last in located_blocks(lines):
+        if kind == "directive" and block.name == "code-cell":
+            cells += [block, []]
+        else:
+            for line in lines[first:last]:
+                if kind == "text" and line.rstrip() == "+++":
+                    cells.append([])
+                else:
+                    cells[-1].append(line)
+    return cells
+
+
 def convert(course: Course, page: str):
     """The page as a notebook, or None if it has no code to run."""
-    text = source_of(page)
-    source = jupytext.reads(text, fmt="md:myst")
-    if not any(cell.cell_type == "code" for cell in source.cells):
+    source = cells_of(page)
+    if not any(isinstance(cell, Directive) for cell in source):
         return None
     writer = Page(course, page)
     cells = [install_cell(course.repository)]
-    for cell in source.cells:
-        if cell.cell_type == "markdown":
-            shown = writer.markdown(cell.source.splitlines())
-            if shown:
-                cells.append(nbformat.v4.new_markdown_cell(shown))
-        elif cell.cell_type == "code":
-            tags = cell.metadata.get("tags", [])
-            metadata = {"tags": tags} if tags else {}
-            cells.append(nbformat.v4.new_code_cell(cell.source, metadata=metadata))
-            if figure := cell_figure(cell.metadata):
+    for cell in source:
+        if isinstance(cell, Directive):
+            cells.append(code_cell(cell))
+            if figure := cell_figure(cell.options):
                 cells.append(nbformat.v4.new_markdown_cell(writer.caption(figure)))
+        elif shown := writer.markdown(cell):
+            cells.append(nbformat.v4.new_markdown_cell(shown))
     for i, cell in enumerate(cells):
         cell["id"] = f"{page.split('/')[-1].replace('_', '-')[:48]}-{i}"  # the same at every build
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -578,6 +600,14 @@ def convert(course: Course, page: str):
     notebook = nbformat.v4.new_notebook(cells=cells, metadata=metadata)
     nbformat.validate(notebook)
     return notebook
+
+
+def code_cell(cell: Directive):
+    tags = cell.options.get("tags", [])
+    if isinstance(tags, str):
+        tags = yaml.safe_load(tags)
+    metadata = {"tags": tags} if tags else {}
+    return nbformat.v4.new_code_cell("\n".join(cell.body).rstrip(), metadata=metadata)
 
 
 def write_all() -> list[Path]:

@@ -44,7 +44,7 @@ from minidist.transports.simulated import Simulated
 OPS = ("allreduce", "broadcast", "allgather", "reduce_scatter")
 MAX_RANKS = 8
 MAX_INPUTS = 4096  # world_size * numel; a picture of more could not be read
-MAX_VERBS = 1000  # of one rank in one run; a loop that never ends is cut off here
+MAX_VERBS = 200  # of one rank in one run; a loop that never ends is cut off here
 DIGITS = 12
 BITS = 4  # per digit: an element may be counted up to 15 times
 SEED = 7
@@ -185,7 +185,7 @@ class Recording:
         place = self._place(message.elements)
         filled = [cell for cell in message.cells if cell.parts != ()]
         if filled and all(c.element is not None and c.ranks == {message.src: 1} for c in filled):
-            content = f"its own {place}"
+            content = f"its {'own ' * (place != 'whole buffer')}{place}"
         else:
             content = f"{'the ' * (place == 'whole buffer')}{place}, {self.made_of(filled)},"
         return f"{subject} {verb} {content} to rank {message.dst}"
@@ -253,6 +253,7 @@ class Recording:
             "goals": goals,
             "frames": frames,
             "error": self.error,
+            "finished": self.error is None,
             "cells": [
                 {"parts": None if c.parts is None else [list(p) for p in c.parts], "value": c.value}
                 for c in table
@@ -319,12 +320,8 @@ def first_divergence(recording: Recording, reference: Recording) -> Divergence |
     for number in range(max(len(recording.frames), len(reference.frames))):
         if number >= len(recording.frames):
             wanted = reference.frames[number].messages[0]
-            why = f": {recording.error}" if recording.error else ""
             return Divergence(
-                number - 1,
-                wanted.src,
-                f"After step {number - 1} nothing more is sent, but in step {number} "
-                f"{reference.describe(wanted)} is still to come{why}",
+                number - 1, wanted.src, _stopped(recording, reference, number, wanted)
             )
         if number >= len(reference.frames):
             extra = recording.frames[number].messages[0]
@@ -359,10 +356,9 @@ def _difference(recording: Recording, reference: Recording, number: int) -> tupl
             more = "anything more" if should else "anything"
             return rank, f"In step {number}, rank {rank} should not send {more}; instead {extra}."
         if len(should) > len(is_):
-            missing = reference.describe(should[len(is_)], verb="should send")
-            return rank, f"In step {number}, {missing}; instead it sends nothing."
+            return rank, _stopped(recording, reference, number, should[len(is_)])
         lost = next((m for m in is_ if not m.received), None)
-        if lost and all(m.received for m in should):
+        if lost and all(m.received for m in should) and not recording.error:
             return rank, (
                 f"In step {number}, {recording.describe(lost)}, but rank {lost.dst} never "
                 "receives it."
@@ -370,6 +366,14 @@ def _difference(recording: Recording, reference: Recording, number: int) -> tupl
     if number == recording.steps == reference.steps and not recording.error:
         return _wrong_result(recording, reference)
     return None
+
+
+def _stopped(recording: Recording, reference: Recording, number: int, missing: Message) -> str:
+    """The sentence for a message that is not sent; if the run has failed, with the reason."""
+    what = f"In step {number}, {reference.describe(missing, verb='should send')}"
+    if recording.error:
+        return f"{what}, but the run stops before that: {recording.error}"
+    return f"{what}; instead it sends nothing."
 
 
 def _matter(message: Message) -> tuple[Any, ...]:
@@ -523,7 +527,9 @@ class _Log:
 
     def look(self) -> None:
         for storage in self.storages:
-            storage.looks.append(storage.tensor.tolist())
+            content = storage.tensor.tolist()
+            same = storage.looks and storage.looks[-1] == content
+            storage.looks.append(storage.looks[-1] if same else content)
         self.looks += 1
 
     def before_send(self, dst: int, tensor: Tensor, now: float) -> None:
@@ -736,7 +742,7 @@ class _Reading:
     def _decoded(self, rank: int, content: Callable[[_Log], list[Any]]) -> list[Cell]:
         """The cells of a piece of memory, of which each run has seen other digits."""
         try:
-            seen = [content(run.logs[rank]) for run in self.runs]
+            seen = [content(tagged.logs[rank]) for tagged in self.runs]
             return [self._decode(numbers) for numbers in zip(*seen, strict=True)]
         except (IndexError, ValueError):  # this memory was not the same thing in all runs
             return [Cell(None, None)] * len(content(self.logs[rank]))
@@ -765,6 +771,19 @@ class _Reading:
     def _look(self, rank: int, storage: int, look: int) -> list[Cell]:
         first = self.logs[rank].storages[storage].first_look
         return self._decoded(rank, lambda log: log.storages[storage].looks[look - first])
+
+    def _differs(self, rank: int, storage: int, look: int) -> bool:
+        """Whether any run saw something else in this storage than at the look before."""
+        for tagged in self.runs:
+            seen = tagged.logs[rank].storages[storage : storage + 1]
+            at = look - seen[0].first_look if seen else 0
+            if (
+                at == 0
+                or at >= len(seen[0].looks)
+                or seen[0].looks[at] is not seen[0].looks[at - 1]
+            ):
+                return True
+        return False
 
     def _homes(self, rank: int, number: int) -> list[int | None]:
         """Which element's place each place of a storage is: kept even if a wrong one gets there."""
@@ -825,36 +844,33 @@ class _Reading:
         log = self.logs[rank]
         start = self._start(rank)
         content: dict[int, list[Cell]] = {}
-        ages: dict[int, list[tuple[int, int] | None]] = {}
+        newest: dict[int, tuple[Any, Cell]] = {}
         states = []
         for look in range(log.looks):
-            newest: dict[int, tuple[Any, Cell]] = {}
             for number, storage in enumerate(log.storages):
-                if look < storage.first_look:
+                if look < storage.first_look or not self._differs(rank, number, look):
                     continue
                 cells = self._look(rank, number, look)
-                if number not in content:
-                    received = storage.received is not None
-                    age = (-1, 0) if number == 0 else (look, 0 if received else 1)
-                    content[number] = cells
-                    ages[number] = [None if cell == EMPTY else age for cell in cells]
-                    if number == 0:
-                        home = self._homes(rank, 0)
-                        content[number] = [start[e] for e in home if e is not None]
-                for place, cell in enumerate(cells):
-                    if cell != content[number][place]:
-                        ages[number][place] = (look, 1)  # a change comes after a receive
+                homes = self._homes(rank, number)
+                age = (look, 1)  # a change comes after a receive
+                if number in content:
+                    before = content[number]
+                elif number == 0:
+                    before = [start[e] for e in homes if e is not None]
+                    newest = {e: ((True, (-1, 0), 0), start[e]) for e in homes if e is not None}
+                else:
+                    before = [EMPTY] * len(cells)
+                    age = (look, 0 if storage.received is not None else 1)
                 content[number] = cells
                 kept = (
                     storage.received is None or storage.sent_from or number in log.result_storages
                 )
-                for place, element in enumerate(self._homes(rank, number)):
-                    age = ages[number][place]
-                    if element is None or age is None:
-                        continue
+                for element, was, cell in zip(homes, before, cells, strict=True):
                     rating = (kept, age, number)
+                    if element is None or cell == was:
+                        continue
                     if element not in newest or newest[element][0] < rating:
-                        newest[element] = (rating, cells[place])
+                        newest[element] = (rating, cell)
             states.append(tuple(newest[e][1] if e in newest else EMPTY for e in range(self.total)))
         result = self._result(rank)
         if log.finished and result is not None:
@@ -877,7 +893,7 @@ class _Reading:
         return tuple(self._decoded(rank, lambda log: log.result or []))
 
     def _was_touched(self, rank: int) -> bool:
-        return any(run.logs[rank].tensor.tolist() != run.logs[rank].initial for run in self.runs)
+        return any(log.tensor.tolist() != log.initial for log in (t.logs[rank] for t in self.runs))
 
 
 def _layout(
@@ -886,13 +902,13 @@ def _layout(
     """How to place the ranks, and for a tree each rank's parent."""
     ranks = range(world_size)
     one_way = all((dst, src) not in links for src, dst in links)
-    targets = sorted(dst for _, dst in links)
-    if one_way and world_size > 1 and len(links) == world_size - 1 == len(set(targets)):
-        parents = {dst: src for src, dst in links}
-        return "tree", tuple(parents.get(rank) for rank in ranks)
+    targets = {dst for _, dst in links}
     for direction in (1, -1):
         if all((dst - src - direction) % world_size == 0 for src, dst in links):
             return "ring", None
+    if one_way and world_size > 1 and len(links) == world_size - 1 == len(targets):
+        parents = {dst: src for src, dst in links}
+        return "tree", tuple(parents.get(rank) for rank in ranks)
     pairs = {frozenset(link) for link in links}
     if any(all(hub in pair for pair in pairs) for hub in ranks):
         return "star", None
@@ -926,14 +942,19 @@ def _sentence(recording: Recording, step: int) -> str:
         before = recording.frames[step - 1].buffers[lead.dst]
         text += _effect(lead, before, frame.buffers[lead.dst], size)
     else:
-        text += f", but rank {lead.dst} never receives it"
+        stopped = "had not received it when the run stopped"
+        text += f", but rank {lead.dst} {stopped if recording.error else 'never receives it'}"
     others = len(frame.messages) - 1
     if others == 1:
         other = next(m for m in frame.messages if m is not lead)
         text += f". At the same time {recording.describe(other)}"
     elif others:
         everyone = len({m.src for m in frame.messages}) == len(frame.messages) == size
-        rest = f"the other {others} ranks send theirs" if everyone else f"{others} others travel"
+        rest = (
+            f"the other {others} ranks send theirs"
+            if everyone
+            else f"{others} other messages travel"
+        )
         text += f". At the same time {rest}"
     return text + "."
 
@@ -960,9 +981,14 @@ def _effect(
     if all(after[e].ranks == _added(cell.ranks, before[e].ranks) for e, cell in places):
         own = had.ranks == {message.dst: 1}
         return f", which adds {'its own' if own else 'it to ' + _made_of([had], world_size)}"
-    if all(after[e] == before[e] for e, _ in places):
-        return ", whose buffer stays as it was so far"
-    return ""
+    if any(after[e] != before[e] for e, _ in places):
+        now = [after[e] for e, _ in places]
+        return f", which then holds {_made_of(now, world_size)}"
+    inside = {e for e, _ in places}
+    elsewhere = [e for e, cell in enumerate(after) if cell != before[e] and e not in inside]
+    if elsewhere and all(after[e].element is None for e in elsewhere):
+        return ", which adds it in another place"
+    return ", whose buffer stays as it was there"
 
 
 def _added(a: dict[int, int], b: dict[int, int]) -> dict[int, int]:
@@ -990,4 +1016,4 @@ def _made_of(cells: Sequence[Cell], world_size: int) -> str:
 
 
 def _times(times: int) -> str:
-    return "" if times == 1 else " twice" if times == 2 else f" {times} times"
+    return "" if times == 1 else " (twice)" if times == 2 else f" ({times} times)"

@@ -12,31 +12,13 @@ from hypothesis import strategies as st
 from minidist import run
 from minidist.transports.queue import from_bytes, to_bytes
 
+DTYPES = """
+    float16 bfloat16 float32 float64 float8_e5m2 complex64 complex128 bool
+    uint8 int8 int16 int32 int64 uint16 uint32 uint64
+"""
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        getattr(torch, name)
-        for name in [
-            "float16",
-            "bfloat16",
-            "float32",
-            "float64",
-            "complex64",
-            "complex128",
-            "bool",
-            "uint8",
-            "int8",
-            "int16",
-            "int32",
-            "int64",
-            "uint16",
-            "uint32",
-            "uint64",
-            "float8_e5m2",
-        ]
-    ],
-)
+
+@pytest.mark.parametrize("dtype", [getattr(torch, name) for name in DTYPES.split()])
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0), (3,), (2, 3, 4)])
 def test_bytes_and_back(dtype, shape):
     x = (torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape) - 1).to(dtype)

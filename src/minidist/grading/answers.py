@@ -161,7 +161,10 @@ def _collect(
             if said.kind == "ended":
                 if said.rank not in ended:
                     stop = Stop(
-                        "ended", case_of(said.rank), _own(said.rank, simulated), [],
+                        "ended",
+                        case_of(said.rank),
+                        _own(said.rank, simulated),
+                        [],
                         sandbox.exit_text,
                     )
                     break

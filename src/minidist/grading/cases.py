@@ -6,19 +6,21 @@ that runs the learner's code and the process that judges it make the same inputs
 
 from __future__ import annotations
 
-import zlib
-from dataclasses import dataclass
+import hashlib
+import secrets
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-# Random whole numbers per dtype: sums over 8 ranks stay exact, and what a detour through float32
-# would round is beyond 2**24.
+# Random whole numbers per dtype, so large that a wrong sum tells which ranks are in it. Sums over 8
+# ranks stay exact; a detour through float32 shows in the dtypes that go beyond 2**24. float32
+# is what feedback shows first: four digits, no signs.
 _LIMITS = {
     "int64": 2**40,
     "int32": 10**6,
     "float64": 2**40,
-    "float32": 10**6,
+    "float32": 10**4,
     "float16": 200,
     "bfloat16": 15,
     "uint8": 15,
@@ -35,6 +37,9 @@ class Case:
     layout: str = "contiguous"  # or "transposed", "every second"
     src: int | None = None
     refused: bool = False  # the contract asks for a ValueError
+    salts: tuple[
+        int | None, ...
+    ] = ()  # per rank; a rank that knows only its own cannot make others
     fractions: bool = False  # random reals instead of whole numbers, for the comparison with gloo
 
     def __str__(self) -> str:
@@ -81,21 +86,34 @@ class Case:
 
 def make_bases(case: Case) -> list[Tensor]:
     """Per rank the tensor that owns the memory; different numbers on every rank."""
+    return [make_base(case, rank) for rank in range(case.world_size)]
+
+
+def make_base(case: Case, rank: int) -> Tensor:
+    """The tensor that owns the memory of rank's input."""
     shape = tuple(reversed(case.shape)) if case.layout == "transposed" else case.shape
     if case.layout == "every second":
         shape = (*shape[:-1], 2 * shape[-1])
     dtype = getattr(torch, case.dtype)
     limit = _LIMITS[case.dtype]
-    bases = []
-    for rank in range(case.world_size):
-        generator = torch.Generator().manual_seed(zlib.crc32(f"{case}/{rank}".encode()))
-        if case.fractions:
-            bases.append(torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype))
-            continue
-        low = 1 if case.dtype == "uint8" else -limit
-        whole = torch.randint(low, limit, shape, generator=generator, dtype=torch.int64)
-        bases.append(whole.to(dtype))
-    return bases
+    salt = case.salts[rank] if case.salts else ""
+    digest = hashlib.sha256(f"{case}/{rank}/{salt}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    if case.fractions:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+    low = 1 if case.dtype in ("uint8", "float32") else -limit
+    return torch.randint(low, limit, shape, generator=generator, dtype=torch.int64).to(dtype)
+
+
+def salted(case: Case) -> Case:
+    """The same case with numbers that nobody can know beforehand."""
+    return replace(case, salts=tuple(secrets.randbits(63) for _ in range(case.world_size)))
+
+
+def known_to(case: Case, rank: int) -> Case:
+    """What of a salted case rank `rank` may know: its own salt."""
+    salts = tuple(salt if r == rank else None for r, salt in enumerate(case.salts))
+    return replace(case, salts=salts)
 
 
 def view(case: Case, base: Tensor) -> Tensor:

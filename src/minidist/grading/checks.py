@@ -5,7 +5,6 @@ All of it runs in the grader's own process: the learner's process never sees an 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from minidist import verify
 from minidist.grading import diagnose
 from minidist.grading.answers import Answer, Attempt, Place, Problem, attempt_on_processes
-from minidist.grading.cases import Case, make_bases, make_inputs
+from minidist.grading.cases import Case, make_bases, make_inputs, salted
 from minidist.grading.exercises import Exercise
 from minidist.grading.report import Feedback
 from minidist.grading.sandbox import Code
@@ -209,14 +208,14 @@ def values(exercise: Exercise, attempt: Attempt) -> Feedback | None:
         rank, index = diagnose.first_difference(expected, came)
         want, have = expected[rank].reshape(-1), came[rank].reshape(-1)
         inputs = make_inputs(answer.case)
-        reason = diagnose.reason_for_values(
-            exercise.name, answer.case, inputs, expected, came
-        )
-        step = None
-        if exercise.name in ("ring_allreduce", "ring_allgather") and answer.case.numel:
-            hint = diagnose.wrong_chunk(exercise.name, answer)
-            if hint:
-                step, reason = hint[1], _join(reason, hint[2])
+        reason = diagnose.reason_for_values(exercise.name, answer.case, inputs, expected, came)
+        if exercise.name == "ring_allreduce":
+            chunk = diagnose.second_pass_starts_with(answer)
+            if chunk is not None:
+                reason = (
+                    f"On rank 0 the second pass starts with chunk {chunk}. It must start with the "
+                    "chunk that the first pass has completed on this rank, (rank + 1) % N."
+                )
         where = f"element {index}" if want.numel() > 1 else "the only element"
         return Feedback(
             f"Rank {rank} returned wrong values, first at {where}: "
@@ -224,7 +223,6 @@ def values(exercise: Exercise, attempt: Attempt) -> Feedback | None:
             rank=rank,
             expected=_numbers(want, index),
             came=_numbers(have, index),
-            step=step,
             diagnosis=reason,
         )
 
@@ -424,7 +422,9 @@ def processes(exercise: Exercise, attempt: Attempt) -> Feedback | None:
         or inputs(exercise, exact)
     )
     if feedback:
-        feedback.sentence = f"Right with simulated ranks, wrong on real processes. {feedback.sentence}"
+        feedback.sentence = (
+            f"Right with simulated ranks, wrong on real processes. {feedback.sentence}"
+        )
         feedback.diagnosis = (
             "Real ranks share no memory: does the function keep something in a global, or look at "
             "another rank's tensor?"
@@ -457,9 +457,8 @@ def gloo(exercise: Exercise, attempt: Attempt) -> Feedback | None:
     return _smallest(attempt, wrong)
 
 
-@functools.cache
 def gloo_outputs(op: str, case: Case) -> list[Tensor]:
-    """What gloo gives on this case; asked once per session, since it never changes."""
+    """What gloo gives on this case."""
     return verify.gloo_reference(op, case.world_size, make_inputs(case), case.src or 0)
 
 
@@ -490,12 +489,13 @@ def checks_of(exercise: Exercise) -> list[tuple[str, str, Judge]]:
 
 
 def try_on_processes(exercise: Exercise, code: Code, deadline_s: float) -> Iterator[Attempt]:
-    """One attempt per world size."""
+    """One attempt per world size, on numbers that no rank can know of another."""
     by_size: dict[int, list[Case]] = {}
     for case in exercise.on_processes:
         by_size.setdefault(case.world_size, []).append(case)
     for cases in by_size.values():
-        yield attempt_on_processes(code, exercise.name, cases, 2 * deadline_s)
+        salted_cases = [salted(case) for case in cases]
+        yield attempt_on_processes(code, exercise.name, salted_cases, 2 * deadline_s)
 
 
 def _smallest(attempt: Attempt, wrong: Callable[[Answer], Feedback | None]) -> Feedback | None:
@@ -524,9 +524,7 @@ def _expected(exercise: Exercise, case: Case) -> list[Tensor]:
 
 
 def _hanging_cases(attempt: Attempt) -> list[Case]:
-    stuck = [
-        a.case for a in attempt.answers if a.problem and a.problem.type == Deadlock.__name__
-    ]
+    stuck = [a.case for a in attempt.answers if a.problem and a.problem.type == Deadlock.__name__]
     return stuck + ([attempt.stop.case] if attempt.stop and attempt.stop.case else [])
 
 

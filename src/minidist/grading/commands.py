@@ -12,6 +12,7 @@ from typing import Any
 from minidist.grading import workspace
 from minidist.grading.exercises import EXERCISES
 from minidist.grading.grade import grade_file
+from minidist.grading.page import page
 from minidist.grading.report import CheckResult, Paint, Report, check_line, closing
 
 LOOK_EVERY_S = 0.2  # --watch looks at the files' times this often
@@ -28,6 +29,7 @@ def add_commands(subparsers: Any) -> None:
     grade.add_argument("--file", type=Path, help="grade this file instead of exercise.py")
     grade.add_argument("--watch", action="store_true", help="grade again whenever a file is saved")
     grade.add_argument("--json", type=Path, metavar="FILE", help="write the reports there, too")
+    grade.add_argument("--html", type=Path, metavar="FILE", help="write a page with your run drawn")
     grade.set_defaults(run=_grade)
 
     listing = subparsers.add_parser("exercises", help="list the exercises and how far you are")
@@ -57,11 +59,11 @@ def _grade(arguments: argparse.Namespace) -> int:
     if missing:
         return _wrong(f"There is no file {', '.join(missing)}.")
     if arguments.watch:
-        return _watch(files, arguments.json)
-    return _grade_all(files, arguments.json)
+        return _watch(files, arguments.json, arguments.html)
+    return _grade_all(files, arguments.json, arguments.html)
 
 
-def _grade_all(files: dict[str, Path], json_file: Path | None) -> int:
+def _grade_all(files: dict[str, Path], json_file: Path | None, html_file: Path | None) -> int:
     reports = [_grade_one(name, file) for name, file in files.items()]
     if len(reports) > 1:
         print(f"\n{sum(r.passed for r in reports)} of {len(reports)} exercises pass.")
@@ -71,6 +73,8 @@ def _grade_all(files: dict[str, Path], json_file: Path | None) -> int:
             "exercises": [r.to_json() for r in reports],
         }
         json_file.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
+    if html_file:
+        html_file.write_text(page(reports), encoding="utf-8")
     return 0 if all(r.passed for r in reports) else 1
 
 
@@ -89,7 +93,7 @@ def _grade_one(name: str, file: Path) -> Report:
     return report
 
 
-def _watch(files: dict[str, Path], json_file: Path | None) -> int:
+def _watch(files: dict[str, Path], json_file: Path | None, html_file: Path | None) -> int:
     """Grade again whenever one of the files was saved; Ctrl-C ends it."""
     good = False
     seen: dict[Path, tuple[int, int] | None] = {}
@@ -99,7 +103,7 @@ def _watch(files: dict[str, Path], json_file: Path | None) -> int:
             changed = {n: f for n, f in files.items() if times[f] and times[f] != seen.get(f)}
             seen.update(times)
             if changed:
-                good = _grade_all(changed, json_file) == 0
+                good = _grade_all(changed, json_file, html_file) == 0
                 print("Watching; save the file to grade it again, Ctrl-C to stop.", flush=True)
             time.sleep(LOOK_EVERY_S)
     except KeyboardInterrupt:

@@ -41,38 +41,22 @@ def reason_for_values(
     return _sum_reason(case, inputs, expected, came, rank, index, offset)
 
 
-def wrong_chunk(name: str, answer: Answer) -> tuple[int, int, str] | None:
-    """(rank, step, sentence) of the first send of another chunk than the schedule says.
+def second_pass_starts_with(answer: Answer) -> int | None:
+    """The chunk with which rank 0 of a ring allreduce starts its second pass, if it is not chunk 1.
 
     Which chunk was sent is read from where the sent view starts in its memory, so this knows
-    nothing of functions that copy a chunk before they send it. Only a hint for wrong values:
-    another schedule may be right as well.
+    nothing of functions that copy a chunk before they send it, and then says None.
     """
-    case, n = answer.case, answer.case.world_size
-    size = case.numel if name == "ring_allgather" else -(-case.numel // n)
-    first: tuple[int, int, str] | None = None
-    for rank, events in enumerate(answer.trace.by_rank):
-        sends = [e for e in events if e.kind == "send"]
-        offsets = [e.offset or 0 for e in sends]
-        if any(math.prod(e.shape) != size for e in sends) or any(o % size for o in offsets):
-            return None
-        if len(set(offsets)) == 1 and n > 2:
-            return None  # copies: each starts at 0
-        for step, offset in enumerate(offsets):
-            due = (rank - step) % n
-            if offset // size == due or (first and first[1] <= step):
-                continue
-            sentence = (
-                f"At step {step} rank {rank} sends chunk {offset // size}; the schedule says "
-                f"chunk {due}."
-            )
-            if name == "ring_allreduce" and step == n - 1:
-                sentence += (
-                    " The second pass starts with the chunk that the first one has completed on "
-                    "this rank, (rank + 1) % N."
-                )
-            first = (rank, step, sentence)
-    return first
+    n = answer.case.world_size
+    size = -(-answer.case.numel // n)
+    sends = [e for e in answer.trace.by_rank[0] if e.kind == "send"]
+    offsets = [e.offset or 0 for e in sends]
+    due = [-step % n for step in range(n - 1)]
+    if len(sends) != 2 * (n - 1) or any(math.prod(e.shape) != size for e in sends) or not size:
+        return None
+    if [o / size for o in offsets[: n - 1]] != due or offsets[n - 1] == size:
+        return None
+    return offsets[n - 1] // size
 
 
 def first_difference(expected: list[Tensor], came: list[Tensor]) -> tuple[int, int]:
@@ -112,8 +96,10 @@ def _sum_reason(
         return "This is the mean; the contract asks for the sum, divide nothing."
     whole_chunks = case.numel // n * n
     if offset == 0 and _only_tail_wrong(expected, came, whole_chunks):
+        tail = case.numel - whole_chunks
+        last = "the last element is" if tail == 1 else f"the last {tail} elements are"
         return (
-            f"Only the last {case.numel - whole_chunks} elements are wrong: {case.numel} elements "
+            f"Only {last} wrong: {case.numel} elements "
             f"do not divide into {n} chunks, and the tail is forgotten. Pad with zeros to a "
             "multiple of N, and cut the padding off at the end."
         )

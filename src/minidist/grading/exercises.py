@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from minidist import collectives
 from minidist.grading import patterns
 from minidist.grading.cases import Case
 from minidist.trace import Trace
@@ -36,6 +37,7 @@ class Exercise:
     pattern: Callable[[Case, Trace], patterns.Fault | None]
     bytes_sent: Callable[[Case, int], int]
     steps: Callable[[Case], int]
+    reference: Callable[..., Tensor]  # the course's own, to find the step where a run goes wrong
     price: str  # the bound on bytes in words
     deadline_s: float = 2.0  # for one case
 
@@ -139,6 +141,7 @@ EXERCISES = {
             pattern=patterns.through_rank_0,
             bytes_sent=lambda case, rank: _whole(case) * (case.world_size - 1 if rank == 0 else 1),
             steps=lambda case: 2 * (case.world_size - 1),
+            reference=collectives.naive_allreduce,
             price="the tensor once, rank 0 N - 1 times",
         ),
         Exercise(
@@ -154,6 +157,7 @@ EXERCISES = {
             pattern=patterns.ring,
             bytes_sent=lambda case, rank: (case.world_size - 1) * _chunk(case),
             steps=lambda case: case.world_size - 1,
+            reference=collectives.reduce_scatter,
             price="N - 1 chunks, that is (N - 1)/N of the tensor",
         ),
         Exercise(
@@ -169,6 +173,7 @@ EXERCISES = {
             pattern=patterns.ring,
             bytes_sent=lambda case, rank: (case.world_size - 1) * _whole(case),
             steps=lambda case: case.world_size - 1,
+            reference=collectives.allgather,
             price="N - 1 tensors, one per step",
         ),
         Exercise(
@@ -184,6 +189,7 @@ EXERCISES = {
             pattern=patterns.ring,
             bytes_sent=lambda case, rank: 2 * (case.world_size - 1) * _chunk(case),
             steps=lambda case: 2 * (case.world_size - 1),
+            reference=collectives.ring_allreduce,
             price="2(N - 1) chunks, that is 2(N - 1)/N of the padded tensor",
         ),
         Exercise(
@@ -199,6 +205,7 @@ EXERCISES = {
             pattern=patterns.tree,
             bytes_sent=lambda case, rank: _doublings(case) * _whole(case),
             steps=_doublings,
+            reference=collectives.broadcast,
             price="at most ceil(log2 N) tensors",
         ),
     )

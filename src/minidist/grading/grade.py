@@ -10,6 +10,7 @@ from minidist._travel import pack
 from minidist.grading import checks
 from minidist.grading.answers import attempt
 from minidist.grading.exercises import EXERCISES, Exercise
+from minidist.grading.recordings import record_until_wrong
 from minidist.grading.report import FAILED, NOT_REACHED, PASSED, CheckResult, Feedback, Report
 from minidist.grading.sandbox import Code
 
@@ -74,5 +75,22 @@ def grade(
             real = list(checks.try_on_processes(exercise, code, deadline_s))
         feedback = next((f for f in (judge(exercise, one) for one in real) if f), None)
         good = note(name, title, feedback)
+    _add_recording(report, exercise, code, tried.stop is not None, deadline_s)
     report.seconds = time.monotonic() - began
     return report
+
+
+def _add_recording(
+    report: Report, exercise: Exercise, code: Code, stopped: bool, deadline_s: float
+) -> None:
+    """Where the run of the failing case first differs from the course's own, step by step."""
+    failed = report.failed_check
+    if stopped or not failed or not failed.feedback:
+        return
+    case = next((c for c in exercise.cases if str(c) == failed.feedback.case), None)
+    found = case and record_until_wrong(exercise, code, case, deadline_s)
+    if found:
+        report.recording, divergence = found
+        report.differs_at = divergence.frame
+        text = divergence.text.removesuffix(f": {report.recording.error}").rstrip(".")
+        failed.feedback.divergence = f"{text}."  # the error itself is in the feedback already

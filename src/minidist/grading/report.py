@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import html
 import os
-
+import textwrap
 from dataclasses import asdict, dataclass, field
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from minidist.grading.answers import Place
+from minidist.provenance import Recording
+
+if TYPE_CHECKING:
+    from minidist.widgets import Player
+
+WIDTH = 92  # of explanations in a terminal
 
 PASSED, FAILED, NOT_REACHED = "passed", "failed", "not reached"
 
@@ -25,6 +31,7 @@ class Feedback:
     step: int | None = None
     place: Place | None = None  # the learner's own line
     diagnosis: str = ""  # the likely reason
+    divergence: str = ""  # the first step of the learner's run that is not the course's
     details: str = ""  # who waits for whom, or the traceback
 
 
@@ -49,7 +56,8 @@ class Report:
     printed: str = ""
     printed_cut: int = 0
     seconds: float = 0.0
-    player: Any = None  # the learner's own run up to where it first differs, a widget
+    recording: Recording | None = None  # the learner's own run, if it differs from the course's
+    differs_at: int = 0  # the frame of it where it first does
 
     @property
     def passed(self) -> bool:
@@ -77,15 +85,24 @@ class Report:
             "printed_characters_left_out": self.printed_cut,
         }
 
+    def player(self) -> Player | None:
+        """The learner's own run up to the step where it first differs, or None."""
+        if self.recording is None:
+            return None
+        from minidist.widgets import Player  # half a second to import, and terminals need none
+
+        note = self.failed_check.feedback.divergence
+        return Player.of(self.recording, self.exercise, note, until=self.differs_at)
+
     def _repr_html_(self) -> str:
-        return _as_html(self)
+        return as_html(self)
 
     def _ipython_display_(self) -> None:
         from IPython.display import HTML, display
 
-        display(HTML(_as_html(self)))
-        if self.player is not None:
-            display(self.player)
+        display(HTML(as_html(self)))
+        if self.recording is not None:
+            display(self.player())
 
 
 class Paint:
@@ -142,13 +159,16 @@ def closing(report: Report, paint: Paint) -> str:
 
 def explain(feedback: Feedback, paint: Paint) -> str:
     """The explanation as indented lines."""
-    lines = [paint.strong(feedback.sentence)]
-    if feedback.diagnosis:
-        lines.append(feedback.diagnosis)
+    lines = [paint.strong(line) for line in textwrap.wrap(feedback.sentence, WIDTH)]
+    lines += textwrap.wrap(feedback.diagnosis, WIDTH)
     facts = [(label, value) for label, value in _facts(feedback) if value]
-    lines += [f"{paint.dim(label + ':'):{20 if paint.on else 12}} {value}" for label, value in facts]
+    lines += [
+        f"{paint.dim(label + ':'):{20 if paint.on else 12}} {value}" for label, value in facts
+    ]
+    if feedback.divergence:
+        lines += ["", *textwrap.wrap("Step by step: " + feedback.divergence, WIDTH)]
     if feedback.details:
-        lines.append(feedback.details)
+        lines += ["", feedback.details]
     return _indent("\n".join(lines))
 
 
@@ -173,18 +193,16 @@ def _indent(text: str) -> str:
     return "\n".join(f"    {line}".rstrip() for line in text.splitlines())
 
 
-def _as_html(report: Report) -> str:
+def as_html(report: Report) -> str:
     """Colours by currentColor and opacity only, so it is right in light and dark pages."""
     rows = []
     for check in report.checks:
-        mark, word = {PASSED: ("✓", "passed"), FAILED: ("✗", "failed")}.get(
-            check.state, ("·", "not reached")
-        )
-        dim = ' style="opacity:.6"' if check.state == NOT_REACHED else ""
+        mark = {PASSED: "✓", FAILED: "✗"}.get(check.state, "·")
+        dim = ";opacity:.6" if check.state == NOT_REACHED else ""
         rows.append(
-            f'<tr{dim}><td style="text-align:left"><span aria-hidden="true">{mark}</span> {word}'
-            f'</td><td style="text-align:left"><code>{html.escape(check.name)}</code></td>'
-            f'<td style="text-align:left">{html.escape(check.title)}</td></tr>'
+            f'<li style="padding-left:1.5em;text-indent:-1.5em{dim}">'
+            f'<span aria-hidden="true">{mark}</span> {check.state}: '
+            f"<code>{html.escape(check.name)}</code>, {html.escape(check.title)}</li>"
         )
     verdict = "passed" if report.passed else "not yet"
     border = "solid" if report.passed else "double"
@@ -208,11 +226,14 @@ def _as_html(report: Report) -> str:
             if value
         )
         parts.append(f"<dl>{facts}</dl>")
+        if feedback.divergence:
+            parts.append(f"<p>Step by step: {html.escape(feedback.divergence)}</p>")
         if feedback.details:
             parts.append(f"<pre>{html.escape(feedback.details)}</pre>")
     opened = "" if report.passed else " open"
     parts.append(
-        f"<details{opened}><summary>All checks</summary><table>{''.join(rows)}</table></details>"
+        f"<details{opened}><summary>All checks</summary>"
+        f'<ul style="list-style:none;padding:0;margin:.5em 0">{"".join(rows)}</ul></details>'
     )
     if report.printed:
         more = f"\n... and {report.printed_cut:,} more characters" if report.printed_cut else ""
@@ -221,5 +242,3 @@ def _as_html(report: Report) -> str:
             f"<pre>{html.escape(report.printed + more)}</pre></details>"
         )
     return "".join(parts) + "</div>"
-
-

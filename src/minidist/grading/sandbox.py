@@ -22,7 +22,7 @@ from typing import Any
 from minidist import launch
 from minidist._travel import pack
 from minidist.grading import _child
-from minidist.grading.cases import Case
+from minidist.grading.cases import Case, known_to
 from minidist.transports import Link, queue
 
 START_S = 60.0  # a first start has to load torch
@@ -31,6 +31,8 @@ MAX_FRAME = 64 * 1024 * 1024
 MAX_PRINTED = 4000  # characters
 
 Code = tuple[str, Any]  # ("file", (path, source)) or ("function", bytes of _travel.pack)
+
+Picture = tuple[str, int, int, tuple[int, ...]]  # op, world_size, numel, args: what to record
 
 
 @dataclass
@@ -54,6 +56,7 @@ class Sandbox:
         deadline_s: float,
         link: Link | None = None,
         rank: int = 0,
+        picture: Picture | None = None,
     ):
         context = launch._context()
         self.rank = rank
@@ -61,7 +64,7 @@ class Sandbox:
         self.deadline_s = deadline_s
         self.answers, far_answers = context.Pipe(duplex=False)
         self.prints, far_prints = context.Pipe(duplex=False)
-        job = pack((code, function, list(cases), deadline_s))
+        job = pack((code, function, list(cases), deadline_s, picture))
         self.process = context.Process(
             target=_child.main, args=(far_answers, far_prints, job, link, rank), daemon=True
         )
@@ -199,7 +202,8 @@ def real_ranks(
     sandboxes: list[Sandbox] = []
     try:
         for rank, link in enumerate(links):
-            sandboxes.append(Sandbox(code, function, cases, deadline_s, link, rank))
+            known = [known_to(case, rank) for case in cases]
+            sandboxes.append(Sandbox(code, function, known, deadline_s, link, rank))
     except BaseException:
         for sandbox in sandboxes:
             sandbox.stop()

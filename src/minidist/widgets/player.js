@@ -172,7 +172,7 @@ function linksOf(recording) {
 function control(a, b, picture) {
   const [dx, dy] = [b.x - a.x, b.y - a.y];
   const length = Math.hypot(dx, dy) || 1;
-  const bend = picture.bow ? Math.min(0.22 * length, 60) : 0.05 * length;
+  const bend = picture.bow ? Math.min(0.22 * length, 60) : 0;
   const push = picture.size === 2 && !picture.narrow ? 120 : bend;
   return { x: (a.x + b.x) / 2 + (dy / length) * push, y: (a.y + b.y) / 2 - (dx / length) * push };
 }
@@ -181,6 +181,15 @@ function along(a, b, picture, t) {
   const c = control(a, b, picture);
   const mix = (p, q, r) => (1 - t) ** 2 * p + 2 * t * (1 - t) * q + t ** 2 * r;
   return { x: mix(a.x, c.x, b.x), y: mix(a.y, c.y, b.y) };
+}
+
+// How far along the way from `a` to `b` no card is in the way; the middle if it is free.
+function clearSpot(a, b, picture) {
+  const { width, height } = picture.card;
+  const covered = (p) => picture.cards.some((c) => p.x > c.x - 10 && p.x < c.x + width + 10 && p.y > c.y - 10 && p.y < c.y + height + 10);
+  for (let off = 0; off < 0.5; off += 0.02)
+    for (const t of [0.5 + off, 0.5 - off]) if (!covered(along(a, b, picture, t))) return t;
+  return 0.5;
 }
 
 function middle(picture, rank) {
@@ -245,7 +254,7 @@ function drawBox(recording, picture, box, { done = false, wrong = false, flying 
   const gauge = Math.round(high * 0.36);
   if (!done && first.parts !== null) group.append(drawSlots(recording, picture, first, x, width, gauge));
   if (wrong) group.append(svg("rect", { ...frame, class: "mp-wrong" }));
-  const fontSize = Math.min(done ? 16 : 15, wide * 0.64);
+  const fontSize = Math.min(done ? 16 : 15, wide * (box.elements.length > 1 ? 0.56 : 0.64));
   if (fontSize >= 7) {
     box.elements.forEach((element, i) => {
       const text = svg("text", {
@@ -306,7 +315,7 @@ function drawCard(recording, picture, rank, step, changed) {
   const title = svg("text", { class: "mp-rank", x: PAD + 1, y: HEAD - 6 });
   title.textContent = picture.card.width < 48 ? rank : `rank ${rank}`;
   group.append(title);
-  const last = step === recording.frames.length - 1;
+  const last = recording.finished && step === recording.frames.length - 1;
   const numbers = recording.frames[step].buffers[rank];
   const goals = recording.goals[rank];
   const cells = numbers.map((n) => recording.cells[n]);
@@ -345,13 +354,15 @@ function drawFlags(recording, picture, frame) {
   const group = svg("g");
   for (const message of frame.messages) {
     const [a, b] = [middle(picture, message.src), middle(picture, message.dst)];
-    const mid = along(a, b, picture, 0.5);
-    const ahead = along(a, b, picture, 0.52);
+    const t = clearSpot(a, b, picture);
+    const mid = along(a, b, picture, t);
+    const ahead = along(a, b, picture, t + 0.02);
     const turn = (Math.atan2(ahead.y - mid.y, ahead.x - mid.x) * 180) / Math.PI;
     const chunks = [...new Set(message.elements.filter((e) => e !== null).map((e) => chunkOf(recording, e)))];
     const flag = svg("g", { transform: `translate(${mid.x} ${mid.y})`, class: message.received ? "mp-flag" : "mp-flag mp-lost" });
     const wide = Math.max(18, 12 * chunks.length + 6);
-    flag.append(svg("path", { d: `M${wide / 2 + 1} -5l7 5-7 5z`, transform: `rotate(${turn})`, class: "mp-arrow" }));
+    const reach = wide / 2 + (Math.abs(Math.sin((turn * Math.PI) / 180)) > 0.7 ? 9 - wide / 2 : 0);
+    flag.append(svg("path", { d: `M${reach + 2} -6l10 6-10 6z`, transform: `rotate(${turn})`, class: "mp-arrow" }));
     flag.append(svg("rect", { x: -wide / 2, y: -9, width: wide, height: 18, rx: 9, class: "mp-under" }));
     if (chunks.length < 2) {
       const k = chunks[0];
@@ -397,6 +408,7 @@ function drawBytes(recording, step, width) {
   const [high, base] = [46, 60];
   const pitch = Math.min(46, (width - 8) / size);
   const picture = svg("svg", { width: pitch * size + 8, height: base + 14, "aria-hidden": "true" });
+  const texts = [];
   sent.forEach((bytes, rank) => {
     const x = 4 + rank * pitch;
     const tall = (high * bytes) / top;
@@ -406,12 +418,13 @@ function drawBytes(recording, step, width) {
     number.textContent = bytes;
     const name = svg("text", { x: x + pitch / 2, y: base + 11, class: "mp-chunk-name" });
     name.textContent = rank;
-    picture.append(number, name);
+    texts.push(number, name);
   });
   if (recording.bound) {
     const y = base - (high * recording.bound) / top;
     picture.append(svg("path", { d: `M0 ${y}H${pitch * size + 8}`, class: "mp-bound" }));
   }
+  picture.append(...texts);
   return picture;
 }
 
@@ -420,8 +433,10 @@ const plain = (number) => String(Math.round(number * 10) / 10);
 function bytesInWords(recording, step) {
   const sent = recording.frames[step].sent;
   const [least, most] = [Math.min(...sent), Math.max(...sent)];
-  const text = least === most ? `${most} bytes sent by each rank` : `${least} to ${most} bytes sent per rank`;
-  return recording.bound ? `${text}; no ${recording.op.replace("_", "-")} needs less than ${plain(recording.bound)}` : text;
+  const text = least === most ? `Each rank has sent ${most} bytes` : `A rank has sent ${least} to ${most} bytes`;
+  if (!recording.bound) return `${text}.`;
+  const name = `${/^[aeiou]/.test(recording.op) ? "an" : "a"} ${recording.op.replace("_", "-")}`;
+  return `${text}; ${name} needs at least ${plain(recording.bound)} per rank on average.`;
 }
 
 // --- the widget ------------------------------------------------------------------------------
@@ -499,13 +514,16 @@ function render({ model, el }) {
     } else stage.append(drawFlags(recording, picture, frame));
 
     root.dataset.step = step;
-    if (status.textContent !== frame.text) status.textContent = frame.text;
+    const words = frame.text.replace(/\b(ranks?|chunks?|step|of) (\d)/gi, "$1\u00a0$2"); // keep together
+    if (status.textContent !== words) status.textContent = words;
     range.value = step;
     range.setAttribute("aria-valuetext", `step ${step} of ${lastStep()}`);
     count.textContent = `${step} / ${lastStep()}`;
     back.disabled = step === 0;
     forward.disabled = step === lastStep();
-    const trouble = step === lastStep() ? [model.get("note"), recording.error].filter(Boolean).join("\n\n") : "";
+    const note = model.get("note");
+    const reasons = [note, note.includes(recording.error) ? "" : recording.error];
+    const trouble = step === lastStep() ? reasons.filter(Boolean).join("\n\n") : "";
     error.hidden = !trouble;
     error.textContent = trouble;
     bytes.replaceChildren(drawBytes(recording, step, Math.min(picture.width, 360)));

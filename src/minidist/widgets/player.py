@@ -10,6 +10,7 @@ import anywidget
 import traitlets
 
 from minidist.provenance import Recording, record
+from minidist.widgets.strip import strip
 
 HERE = Path(__file__).parent
 
@@ -38,7 +39,7 @@ class Player(anywidget.AnyWidget):
         if until is not None:
             data["frames"] = data["frames"][: until + 1]
             if until < recording.steps:
-                data["error"] = None  # that came later
+                data |= {"error": None, "finished": False}  # what came later is not shown
         name = name or recording.op
         return cls(recordings=[data], world_size=recording.world_size, name=name, note=note)
 
@@ -59,15 +60,24 @@ def player(
         player(ring_allreduce)
         player(broadcast, 1, op="broadcast")     # from rank 1
     """
-    recordings = []
-    for world_size in world_sizes:
-        count = numel(world_size) if callable(numel) else numel
-        recordings.append(record(fn, world_size, count or numel_for(op, world_size), *args, op=op))
+    sizes = list(world_sizes)
+    if start not in sizes:
+        raise ValueError(f"start is {start}, but the world sizes are {sizes}")
+    recordings = [_record(fn, world_size, numel, args, op) for world_size in sizes]
     return Player(
-        recordings=[r.to_dict() for r in recordings],
-        world_size=start,
-        name=getattr(fn, "__name__", op).replace("_", " "),
+        recordings=[r.to_dict() for r in recordings], world_size=start, name=_name(fn, op)
     )
+
+
+def show_player(fn: Callable[..., Any], *args: Any, start: int = 4, **options: Any) -> None:
+    """Display `player(...)` and under it, for print and for readers without scripts, its strip.
+
+    The strip shows the recording of `start` ranks. Takes what `player` takes.
+    """
+    from IPython.display import display
+
+    display(player(fn, *args, start=start, **options))
+    display(strip(_record(fn, start, options.get("numel"), args, options.get("op", "allreduce"))))
 
 
 def watch(
@@ -78,10 +88,21 @@ def watch(
     op: str = "allreduce",
 ) -> Player:
     """A player of one run of your own `fn(mesh, tensor, *args)`, also if the run fails."""
-    recording = record(fn, world_size, numel or numel_for(op, world_size), *args, op=op)
-    return Player.of(recording, name=getattr(fn, "__name__", op).replace("_", " "))
+    return Player.of(_record(fn, world_size, numel, args, op), name=_name(fn, op))
 
 
-def numel_for(op: str, world_size: int) -> int:
-    """Elements per rank that make a good picture: one number in each chunk."""
-    return {"allgather": 1, "broadcast": 4}.get(op, world_size)
+def _record(
+    fn: Callable[..., Any],
+    world_size: int,
+    numel: int | Callable[[int], int] | None,
+    args: tuple[Any, ...],
+    op: str,
+) -> Recording:
+    count = numel(world_size) if callable(numel) else numel
+    if count is None:  # one number in each chunk makes the clearest picture
+        count = {"allgather": 1, "broadcast": 4}.get(op, world_size)
+    return record(fn, world_size, count, *args, op=op)
+
+
+def _name(fn: Callable[..., Any], op: str) -> str:
+    return getattr(fn, "__name__", op).replace("_", " ")

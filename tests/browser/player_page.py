@@ -19,7 +19,11 @@ function model(state) {{
   return {{
     state, saved: 0,
     get: (k) => state[k],
-    set(k, v) {{ if (state[k] !== v) {{ state[k] = v; (calls.get("change:" + k) || []).forEach((f) => f()); }} }},
+    set(k, v) {{
+      if (state[k] === v) return;
+      state[k] = v;
+      (calls.get("change:" + k) || []).forEach((f) => f());
+    }},
     save_changes() {{ this.saved++; }},
     on: (e, f) => calls.set(e, [...(calls.get(e) || []), f]),
     off: (e, f) => calls.set(e, (calls.get(e) || []).filter((g) => f && g !== f)),
@@ -42,7 +46,7 @@ def page(
     path: Path, players: Sequence[Player], html: str = "", body: str = "", ground: str = "#fcfbf8"
 ) -> Path:
     """Write a page with the given players to `path`; `html` and `body` are attributes."""
-    folder = Path(__file__).parents[2] / "src/minidist/widgets"
+    folder = Path(__file__).resolve().parents[2] / "src/minidist/widgets"
     states = [
         {key: p.get_state()[key] for key in ("recordings", "world_size", "step", "name", "note")}
         for p in players

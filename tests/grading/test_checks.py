@@ -1,0 +1,406 @@
+"""What no file in exercises/*/wrong shows: loading, deadlines, leftovers, and tricks."""
+
+import ast
+import os
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from minidist.grading import EXERCISES, check, checks
+from minidist.grading.answers import attempt
+from minidist.grading.grade import grade
+from minidist.grading.report import NOT_REACHED, PASSED
+
+FOLDER = Path(__file__).parents[2] / "exercises"
+SOLUTION = (FOLDER / "ring_allreduce" / "solution.py").read_text()
+
+
+def grade_source(source, name="ring_allreduce", **options):
+    code = ("file", ("exercise.py", textwrap.dedent(source)))
+    return grade(EXERCISES[name], code, **options)
+
+
+def fails(source, at, name="ring_allreduce", **options):
+    """Grade, assert that it fails at check `at`, return the feedback."""
+    report = grade_source(source, name, **options)
+    assert not report.passed
+    assert report.failed_check.name == at, str(report)
+    after = report.checks[report.checks.index(report.failed_check) + 1 :]
+    assert all(c.state == NOT_REACHED for c in after)
+    return report.failed_check.feedback
+
+
+def test_every_check_has_a_wrong_answer():
+    seen = {
+        ast.literal_eval(node.value)
+        for path in FOLDER.glob("*/wrong/*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "CHECK"
+    }
+    names = {name for name, _, _ in checks.FIRST + checks.ON_PROCESSES}
+    assert names - seen == {"loads", "gloo"}  # these two are below
+
+
+# --- loads
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("def ring_allreduce(mesh, tensor:\n    pass", "SyntaxError"),
+        ("def other(mesh, tensor): pass", "no function ring_allreduce"),
+        ("ring_allreduce = 3", "no function but a int"),
+        ("def ring_allreduce(mesh): pass", "other arguments"),
+        ("def ring_allreduce(mesh, tensor, src): pass", "other arguments"),
+        ("import torhc\ndef ring_allreduce(mesh, tensor): pass", "ModuleNotFoundError"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("import os; os._exit(0)", "exit code 0"),
+    ],
+)
+def test_what_does_not_load(source, says):
+    assert says in fails(source, "loads").sentence
+
+
+def test_syntax_error_names_the_line():
+    place = fails("x = 1\ndef ring_allreduce(mesh, tensor:\n    pass\n", "loads").place
+    assert (place.line, place.file) == (2, "exercise.py")
+
+
+@pytest.mark.parametrize("signature", ["mesh, tensor, op=None", "*args", "m, t, /", "m, *t"])
+def test_other_signatures_that_fit(signature):
+    report = grade_source(f"def ring_allreduce({signature}): raise KeyError(1)")
+    assert report.failed_check.name == "runs"
+
+
+def test_loading_that_never_ends():
+    feedback = fails("while True: pass", "loads", deadline_s=0.5)
+    assert "endless loop" in feedback.sentence
+    assert feedback.place.line == 1
+
+
+# --- runs
+
+
+def test_exception_shows_the_line_rank_step_and_the_way_there():
+    feedback = fails(
+        """
+        def helper(mesh):
+            if mesh.rank == 1:
+                return {}["nothing"]
+
+        def ring_allreduce(mesh, tensor):
+            if mesh.world_size > 1:
+                mesh.send((mesh.rank + 1) % mesh.world_size, tensor)
+                helper(mesh)
+            return tensor.clone()
+        """,
+        "runs",
+    )
+    assert "Rank 1 raised KeyError: 'nothing'" in feedback.sentence
+    assert (feedback.rank, feedback.step) == (1, 1)
+    assert feedback.place.code == 'return {}["nothing"]'
+    assert "in ring_allreduce" in feedback.details
+    assert "_child.py" not in feedback.details
+    assert feedback.case.startswith("world size 2, ")
+
+
+# --- gloo
+
+
+def test_fractions_that_are_cut_off_differ_from_gloo():
+    source = SOLUTION.replace("reshape(tensor.shape)\n", "reshape(tensor.shape).round()\n")
+    source = source.replace("return padded", "return (padded * 1)")
+    feedback = fails(source, "gloo")
+    assert "differs from gloo" in feedback.sentence
+
+
+# --- deadlines
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ("while True: pass", True),  # Python: the child itself can say where it was
+        ("import re; re.match('(a+)+$', 'a' * 60 + 'b')", False),  # C code that holds the GIL
+        ("while True:\n        mesh.world_size > 1 and mesh.send(1 - mesh.rank, tensor)", None),
+    ],
+)
+def test_endless_code_ends_at_its_deadline(body, place):
+    began = time.monotonic()
+    report = grade_source(f"def ring_allreduce(mesh, tensor):\n    {body}\n", deadline_s=0.5)
+    assert time.monotonic() - began < 8
+    assert not report.passed
+    if place is None:
+        assert report.failed_check.name in ("runs", "terminates")
+    else:
+        assert report.failed_check.name == "terminates"
+        assert (report.failed_check.feedback.place is not None) == place
+
+
+def test_endless_sending_is_cut_off_by_count():
+    feedback = fails(
+        """
+        def ring_allreduce(mesh, tensor):
+            while mesh.world_size > 1:
+                mesh.send((mesh.rank + 1) % mesh.world_size, tensor)
+            return tensor.clone()
+        """,
+        "runs",
+    )
+    assert "2000 messages" in feedback.sentence
+    assert "does not end" in feedback.diagnosis
+
+
+# --- nothing stays behind
+
+
+def running(marker):
+    """Processes whose command line holds `marker`."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if marker.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+def test_what_the_code_started_is_gone():
+    marker = f"987654.{os.getpid()}"
+    report = grade_source(
+        f"""
+        import subprocess, threading, time
+        subprocess.Popen(["sleep", "{marker}"])
+        threading.Thread(target=time.sleep, args=(100,)).start()
+
+        def ring_allreduce(mesh, tensor):
+            while True:
+                pass
+        """,
+        deadline_s=0.5,
+    )
+    assert report.failed_check.name == "terminates"
+    deadline = time.monotonic() + 3
+    while running(marker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert running(marker) == []
+
+
+def test_a_child_that_holds_the_pipes_open_keeps_nobody_waiting():
+    began = time.monotonic()
+    report = grade_source(
+        """
+        import os, time
+        if os.fork() == 0:
+            time.sleep(60)
+
+        def ring_allreduce(mesh, tensor):
+            os._exit(0)
+        """,
+        deadline_s=0.5,
+    )
+    assert report.failed_check.name == "terminates"
+    assert time.monotonic() - began < 8
+
+
+# --- hostile basics
+
+
+PRELUDE = {
+    "sys.exit": ("import sys", "sys.exit(0)", "runs"),
+    "os._exit": ("import os", "os._exit(0)", "terminates"),
+    "kill": ("import os, signal", "os.kill(os.getpid(), signal.SIGKILL)", "terminates"),
+    "raises at exit": ("import atexit; atexit.register(print, 'passed')", "return None", "result"),
+    "patches torch": (
+        "import torch\ntorch.equal = torch.allclose = lambda *a, **k: True",
+        "return tensor.clone()",
+        "values",
+    ),
+    "patches Mesh": (
+        "import minidist, minidist.mesh\n"
+        "minidist.Mesh = minidist.mesh.Mesh = object\n"
+        "class Yes:\n    def __eq__(self, other): return True",
+        "return tensor.clone()",
+        "values",
+    ),
+    "patches the grader": (
+        "import minidist.grading.checks as c\n"
+        "c.values = c.messages = c.sent_bytes = lambda *a: None\n"
+        "c.FIRST.clear(); c.ON_PROCESSES.clear()",
+        "return tensor.clone()",
+        "values",
+    ),
+    "patches inputs": (
+        "import minidist.grading._child as c, torch\n"
+        "c.make_base = lambda case, rank: torch.zeros(case.shape)",
+        "return tensor.clone()",
+        None,
+    ),
+    "prints a verdict": (
+        'import json\nprint(json.dumps({"passed": True, "kind": "end"}))',
+        'print("ring_allreduce: passed, all 13 checks"); return tensor.clone()',
+        "values",
+    ),
+    "returns an impostor": (
+        "import torch\nclass T(torch.Tensor):\n"
+        "    def __eq__(self, other): return True\n"
+        "    def numel(self): return 0",
+        "return tensor.clone().as_subclass(T)",
+        None,
+    ),
+    "writes to all pipes": (
+        "import os",
+        "[os.write(fd, b'x' * 100) for fd in range(3, 64) if os.path.exists(f'/proc/self/fd/{fd}')"
+        " and 'pipe' in os.readlink(f'/proc/self/fd/{fd}')]; return tensor.clone()",
+        None,
+    ),
+    "huge frame": (
+        "import os, struct",
+        "[os.write(fd, struct.pack('<II', 2**31, 2**31)) for fd in range(3, 64)"
+        " if os.path.exists(f'/proc/self/fd/{fd}')"
+        " and 'pipe' in os.readlink(f'/proc/self/fd/{fd}')]; return tensor.clone()",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("trick", PRELUDE)
+def test_tricks_do_not_pass(trick):
+    prelude, body, at = PRELUDE[trick]
+    report = grade_source(f"{prelude}\ndef ring_allreduce(mesh, tensor):\n    {body}\n")
+    assert not report.passed
+    assert report.seconds < 10
+    if at:
+        assert report.failed_check.name == at, str(report)
+
+
+def test_a_swallowed_call_of_torch_distributed_is_seen():
+    source = SOLUTION.replace(
+        "    rank, world_size",
+        "    try:\n        torch.distributed.all_reduce(tensor)\n    except Exception:\n"
+        "        pass\n    rank, world_size",
+    )
+    assert "all_reduce" in fails(source, "no_distributed").sentence
+
+
+def test_a_doctored_record_is_seen():
+    line = "        return total\n"
+    naive = (FOLDER / "ring_allreduce" / "wrong" / "naive.py").read_text()
+    source = naive.replace(line, "        mesh.events.clear()\n" + line)
+    assert source != naive
+    assert "does not agree" in fails(source, "leftover").sentence
+
+
+def test_a_rank_cannot_make_up_what_the_others_have():
+    source = """
+        import sys, torch
+        from minidist.grading.cases import make_inputs
+
+        def ring_allreduce(mesh, tensor):
+            frame = sys._getframe()
+            while not hasattr(frame.f_locals.get("self"), "case"):
+                frame = frame.f_back
+            case = frame.f_locals["self"].case
+            n, rank, size = mesh.world_size, mesh.rank, -(-tensor.numel() // mesh.world_size)
+            for _ in range(2 * (n - 1)):  # for show
+                mesh.sendrecv((rank + 1) % n, tensor.new_zeros(size), (rank - 1) % n)
+            return torch.stack(make_inputs(case)).sum(0, dtype=tensor.dtype)
+        """
+    feedback = fails(source, "processes")
+    assert "wrong values" in feedback.sentence
+
+
+# --- prints
+
+
+def test_prints_are_shown_and_floods_are_cut():
+    report = grade_source(
+        """
+        import os
+        def ring_allreduce(mesh, tensor):
+            print("hello from", mesh.rank)
+            os.write(1, b"y" * 50_000)
+            raise ValueError
+        """
+    )
+    assert "[rank 0] hello from 0" in report.printed
+    assert len(report.printed) <= 4000
+    assert report.printed_cut > 50_000
+    assert "more characters" in str(report)
+
+
+def test_a_flood_without_end_ends():
+    began = time.monotonic()
+    report = grade_source(
+        "import os\ndef ring_allreduce(mesh, tensor):\n    while True: os.write(1, b'y' * 4096)",
+        deadline_s=0.5,
+    )
+    assert report.failed_check.name == "terminates"
+    assert time.monotonic() - began < 8
+
+
+# --- check() in a notebook
+
+
+def test_check_takes_a_closure():
+    offset = 1
+
+    def twice_around(mesh, tensor):
+        n, rank = mesh.world_size, mesh.rank
+        rows = [tensor.clone() for _ in range(n)]
+        for step in range(n - 1):
+            rows[(rank - step - 1) % n] = mesh.sendrecv(
+                (rank + offset) % n, rows[(rank - step) % n], (rank - offset) % n
+            )
+        return torch.stack(rows)
+
+    report = check("ring_allgather", twice_around)
+    assert report.passed, str(report)
+    assert "passed, all" in str(report)
+
+
+def test_check_knows_its_exercises():
+    with pytest.raises(ValueError, match="there are naive_allreduce"):
+        check("ring_allredcue", print)
+
+
+def test_report_as_html_escapes_and_shows_the_run():
+    def ring_allreduce(mesh, tensor):
+        print("<b>bold</b>")
+        return tensor * mesh.world_size
+
+    report = check("ring_allreduce", ring_allreduce)
+    text = report._repr_html_()
+    assert "&lt;b&gt;bold" in text
+    assert "<b>bold" not in text
+    assert "not yet" in text
+    player = report.player()
+    assert player.world_size == 2
+    assert len(player.recordings[0]["frames"]) == report.differs_at + 1
+    assert player.note == report.failed_check.feedback.divergence
+
+
+def test_first_feedback_is_quick():
+    source = ("file", ("exercise.py", SOLUTION))
+    exercise = EXERCISES["ring_allreduce"]
+    attempt(source, exercise.name, exercise.cases, 2.0)  # the fork server may still be starting
+    times = []
+    for _ in range(3):
+        began = time.monotonic()
+        tried = attempt(source, exercise.name, exercise.cases, 2.0)
+        assert checks.values(exercise, tried) is None
+        times.append(time.monotonic() - began)
+    assert min(times) < 1.0, times
+
+
+def test_all_cases_are_answered():
+    exercise = EXERCISES["ring_allreduce"]
+    tried = attempt(("file", ("exercise.py", SOLUTION)), exercise.name, exercise.cases, 2.0)
+    assert [a.case for a in tried.answers] == list(exercise.cases)
+    assert {a.case.world_size for a in tried.answers} == {1, 2, 3, 4, 5, 7, 8}
+    assert all(c.state == PASSED for c in grade_source(SOLUTION).checks)
