@@ -8,13 +8,17 @@ first-out line, and so a run gives the same result and the same trace every time
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 from minidist.trace import Event, dtype_name
+from minidist.transports import Label, LostConnection
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +42,18 @@ class PeerLost(MeshError):
 
 class MessageMismatch(MeshError):
     """A message arrived with another dtype or shape than the receiver had announced."""
+
+
+class MessageLost(MeshError):
+    """A message came out of turn: one before it was lost on the way, or one came twice."""
+
+
+class MessageCorrupted(MeshError):
+    """A message arrived with other bytes than were sent."""
+
+
+class CollectiveMismatch(MeshError):
+    """Two ranks that should be in one collective are in two different ones."""
 
 
 class Deadlock(MeshError):
@@ -67,34 +83,50 @@ class Mesh:
     events: list[Event] = field(default_factory=list)
     step: int = 0  # verb calls so far
     waits_for: Wait | None = None  # set while a verb is in progress; read by the diagnosis
+    checksums: bool = False  # whether each message carries one
+    sent: list[int] = field(default_factory=list)  # messages to each rank so far
+    received: list[int] = field(default_factory=list)  # messages from each rank so far
+
+    def __post_init__(self) -> None:
+        self.sent = self.sent or [0] * self.world_size
+        self.received = self.received or [0] * self.world_size
 
     def send(self, dst: int, tensor: Tensor) -> None:
         """Send a copy of `tensor` to rank `dst`.
 
         Buffered: when this returns, the caller may overwrite the tensor.
-        Raises ValueError if `dst` is this rank or no rank at all.
+        Raises PeerLost where the wire notices that `dst` is gone, ValueError if `dst` is this rank
+        or no rank at all.
         """
         self._check_peer("send to", dst)
         start = self.link.now()
-        self.waits_for = Wait("send to", dst, self.step)
-        end = self.link.put(dst, tensor)
+        self.waits_for = Wait("send to", dst, self.step, _collective())
+        try:
+            end = self.link.put(dst, tensor, self._label(dst, tensor))
+        except LostConnection as error:
+            raise self._lost(error) from None
         self._record("send", dst, tensor, start, end)
         self._next_step()
 
     def recv(self, src: int, like: Tensor | None = None) -> Tensor:
         """Return the next message from rank `src`, a new tensor.
 
-        With `like`, the message must have that tensor's dtype and shape (else MessageMismatch).
-        Raises RecvTimeout after `recv_timeout_s`, ValueError if `src` is this rank or no rank.
+        With `like`, the message must have that tensor's dtype and shape (else MessageMismatch), and
+        the result is on its device; without, it is on the CPU.
+        Raises RecvTimeout after `recv_timeout_s`, PeerLost where the wire notices that `src` is
+        gone, MessageLost if the message is not the next one, ValueError if `src` is this rank or no
+        rank.
         """
         self._check_peer("recv from", src)
         start = self.link.now()
-        self.waits_for = Wait("recv from", src, self.step)
+        self.waits_for = Wait("recv from", src, self.step, _collective())
         try:
-            tensor = self.link.get(src, self.recv_timeout_s)
+            tensor, label = self.link.get(src, self.recv_timeout_s)
         except TimeoutError:
             raise self._timeout(src) from None
-        self._received(src, tensor, like, start)
+        except LostConnection as error:
+            raise self._lost(error) from None
+        tensor = self._received(src, tensor, label, like, start)
         self._next_step()
         return tensor
 
@@ -108,24 +140,73 @@ class Mesh:
         self._check_peer("send to", dst)
         self._check_peer("recv from", src)
         start = self.link.now()
-        self.waits_for = Wait("recv from", src, self.step)
+        self.waits_for = Wait("recv from", src, self.step, _collective())
+        label = self._label(dst, tensor)
         try:
-            received, sent_at = self.link.exchange(dst, tensor, src, self.recv_timeout_s)
+            received, its_label, sent_at = self.link.exchange(
+                dst, tensor, label, src, self.recv_timeout_s
+            )
         except TimeoutError:
             raise self._timeout(src) from None
+        except LostConnection as error:
+            raise self._lost(error) from None
         self._record("send", dst, tensor, start, sent_at)
-        self._received(src, received, tensor if like is None else like, start)
+        like = tensor if like is None else like
+        received = self._received(src, received, its_label, like, start)
         self._next_step()
         return received
 
-    def _received(self, src: int, tensor: Tensor, like: Tensor | None, start: float) -> None:
+    def _label(self, dst: int, tensor: Tensor) -> Label:
+        number = self.sent[dst]
+        self.sent[dst] = number + 1
+        assert self.waits_for is not None
+        caller = _code(self.waits_for.within)
+        return Label(number, caller, checksum(tensor) if self.checksums else 0)
+
+    def _received(
+        self, src: int, tensor: Tensor, label: Label, like: Tensor | None, start: float
+    ) -> Tensor:
+        """Check what came, record it, put it where the caller wants it."""
+        self._check_label(src, label)
         if like is not None and (tensor.dtype, tensor.shape) != (like.dtype, like.shape):
             raise MessageMismatch(
                 f"rank {self.rank} expected {describe(like)} from rank {src} at step {self.step}, "
                 f"but rank {src} sent {describe(tensor)}. Give every rank a tensor of the same "
                 "dtype and shape, or pass `like` when the two really differ."
             )
+        if self.checksums and checksum(tensor) != label.checksum:
+            raise MessageCorrupted(
+                f"message {label.number} from rank {src} reached rank {self.rank} at step "
+                f"{self.step} with other bytes than were sent ({describe(tensor)}). The wire or "
+                "the memory between the two is at fault, not the collective."
+            )
+        self.received[src] += 1
+        if like is not None and tensor.device != like.device:
+            tensor = tensor.to(like.device)  # wires of plain bytes end in the CPU's memory
         self._record("recv", src, tensor, start, self.link.now())
+        return tensor
+
+    def _check_label(self, src: int, label: Label) -> None:
+        expected = self.received[src]
+        if label.number != expected:
+            if label.number > expected:
+                lost = range(expected, label.number)
+                what = "message " if len(lost) == 1 else "messages "
+                cause = what + ", ".join(map(str, lost)) + " must have been lost on the way"
+            else:
+                cause = "it must have been delivered twice"
+            raise MessageLost(
+                f"rank {self.rank} expected message {expected} from rank {src} at step "
+                f"{self.step}, but message {label.number} came: {cause}."
+            )
+        assert self.waits_for is not None
+        here = self.waits_for.within
+        if label.caller and here and label.caller != _code(here):
+            raise CollectiveMismatch(
+                f"rank {self.rank} is in {here} at step {self.step}, but rank {src} sent it a "
+                f"message of {_name_of(label.caller)}: the two call their collectives in different "
+                "orders. Make every rank call the same collectives in the same order."
+            )
 
     def _record(self, kind: str, peer: int, tensor: Tensor, start: float, end: float) -> None:
         offset = tensor.storage_offset() if kind == "send" else None
@@ -167,6 +248,12 @@ class Mesh:
             f"which send of rank {src} should match, or raise recv_timeout_ms."
         )
 
+    def _lost(self, error: LostConnection) -> PeerLost:
+        return PeerLost(
+            f"rank {self.rank} lost rank {error.peer} at step {self.step}: the connection is cut, "
+            f"so the process of rank {error.peer} has ended."
+        )
+
 
 @dataclass(frozen=True)
 class Wait:
@@ -175,9 +262,43 @@ class Wait:
     verb: str
     peer: int
     step: int
+    within: str = ""  # the collective of this package that the verb belongs to
 
     def __str__(self) -> str:
-        return f"{self.verb} rank {self.peer}, step {self.step}"
+        within = f" of {self.within}" if self.within else ""
+        return f"{self.verb} rank {self.peer}, step {self.step}{within}"
+
+
+_COLLECTIVES = os.path.join(os.path.dirname(__file__), "collectives")
+
+
+def _collective() -> str:
+    """Which of our collectives, as its user called it, a verb is being called from."""
+    name = ""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_COLLECTIVES):
+        name = frame.f_code.co_name
+        frame = frame.f_back
+    return name
+
+
+@cache
+def _code(name: str) -> int:
+    """A collective's name as a number that fits into a label; 0 for none."""
+    return zlib.crc32(name.encode()) if name else 0
+
+
+def _name_of(code: int) -> str:
+    from minidist import collectives
+
+    return next((n for n in vars(collectives) if _code(n) == code), "another collective")
+
+
+def checksum(tensor: Tensor) -> int:
+    """CRC-32 of a tensor's elements."""
+    from minidist.transports.header import plain, raw_bytes
+
+    return 0 if tensor.is_meta else zlib.crc32(raw_bytes(plain(tensor)))
 
 
 def describe(tensor: Tensor) -> str:

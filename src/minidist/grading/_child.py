@@ -30,7 +30,7 @@ from minidist.grading.cases import Case, make_base, view
 from minidist.mesh import _LIBRARIES, Mesh, MeshError
 from minidist.provenance import record
 from minidist.trace import dtype_name
-from minidist.transports import Link
+from minidist.transports import Label, Link
 from minidist.transports.simulated import Simulated
 
 MAX_MESSAGES = 2000  # per rank and case; far more than any exercise needs
@@ -258,22 +258,22 @@ class _CountingLink(Link):
     def now(self) -> float:
         return self.link.now()
 
-    def put(self, dst: int, tensor: torch.Tensor) -> float:
+    def put(self, dst: int, tensor: torch.Tensor, label: Label) -> float:
         self._count("send", dst, tensor)
-        return self.link.put(dst, tensor)
+        return self.link.put(dst, tensor, label)
 
-    def get(self, src: int, timeout_s: float) -> torch.Tensor:
-        tensor = self.link.get(src, timeout_s)
+    def get(self, src: int, timeout_s: float) -> tuple[torch.Tensor, Label]:
+        tensor, label = self.link.get(src, timeout_s)
         self._count("recv", src, tensor)
-        return tensor
+        return tensor, label
 
     def exchange(
-        self, dst: int, tensor: torch.Tensor, src: int, timeout_s: float
-    ) -> tuple[torch.Tensor, float]:
+        self, dst: int, tensor: torch.Tensor, label: Label, src: int, timeout_s: float
+    ) -> tuple[torch.Tensor, Label, float]:
         self._count("send", dst, tensor)
-        received, sent_at = self.link.exchange(dst, tensor, src, timeout_s)
+        received, its_label, sent_at = self.link.exchange(dst, tensor, label, src, timeout_s)
         self._count("recv", src, received)
-        return received, sent_at
+        return received, its_label, sent_at
 
     def _count(self, kind: str, peer: int, tensor: torch.Tensor) -> None:
         if len(self.carried) >= MAX_MESSAGES:

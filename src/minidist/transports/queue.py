@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minidist.transports import Link
+from minidist.transports import Label, Link
+from minidist.transports.header import plain, raw_bytes
 
 
 class QueueLink(Link):
@@ -29,16 +30,16 @@ class QueueLink(Link):
     def now(self) -> float:
         return time.monotonic() - self.began
 
-    def put(self, dst: int, tensor: Tensor) -> float:
-        self.outgoing[dst].put((tensor.dtype, tuple(tensor.shape), to_bytes(tensor)))
+    def put(self, dst: int, tensor: Tensor, label: Label) -> float:
+        self.outgoing[dst].put((label, tensor.dtype, tuple(tensor.shape), to_bytes(tensor)))
         return self.now()
 
-    def get(self, src: int, timeout_s: float) -> Tensor:
+    def get(self, src: int, timeout_s: float) -> tuple[Tensor, Label]:
         try:
-            dtype, shape, data = self.incoming[src].get(timeout=timeout_s)
+            label, dtype, shape, data = self.incoming[src].get(timeout=timeout_s)
         except queue.Empty:
             raise TimeoutError from None
-        return from_bytes(data, dtype, shape)
+        return from_bytes(data, dtype, shape), label
 
 
 def make_links(world_size: int, context: BaseContext) -> list[QueueLink]:
@@ -51,8 +52,7 @@ def make_links(world_size: int, context: BaseContext) -> list[QueueLink]:
 
 def to_bytes(tensor: Tensor) -> bytes:
     """The elements of a tensor of any dtype, device and strides, in row-major order."""
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg()  # x.conj() only sets a mark on x
-    return plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return raw_bytes(plain(tensor)).tobytes()
 
 
 def from_bytes(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from minidist.mesh import Deadlock, Mesh, RunTimeout, describe_waits, place, show
 from minidist.trace import Trace
-from minidist.transports import Link
+from minidist.transports import Label, Link
 
 ALPHA = 5e-6  # seconds a message costs however small it is
 BETA = 1 / 12.5e9  # seconds per byte: a link of 12.5 GB/s
@@ -39,6 +39,7 @@ BETA = 1 / 12.5e9  # seconds per byte: a link of 12.5 GB/s
 @dataclass
 class Message:
     tensor: Tensor
+    label: Label
     sent: float  # when the sender offered it
     arrival: float | None = None  # None while a rendezvous send waits for its receiver
     nbytes: int = 0
@@ -166,14 +167,14 @@ class _SimulatedLink(Link):
     def now(self) -> float:
         return self.world.clock[self.rank]
 
-    def put(self, dst: int, tensor: Tensor) -> float:
-        message = self._offer(dst, tensor)
+    def put(self, dst: int, tensor: Tensor, label: Label) -> float:
+        message = self._offer(dst, tensor, label)
         if self.world.model.rendezvous:
             self._wait_for_receiver(message)
             return self.now()
         return self.world.way_out_free[self.rank]
 
-    def get(self, src: int, timeout_s: float) -> Tensor:
+    def get(self, src: int, timeout_s: float) -> tuple[Tensor, Label]:
         world, line = self.world, self.world.lines[src, self.rank]
         world.wait_until(self.rank, lambda: bool(line))
         message = line.popleft()
@@ -182,24 +183,24 @@ class _SimulatedLink(Link):
             world.wake(src)
         assert message.arrival is not None
         world.clock[self.rank] = max(self.now(), message.arrival)
-        return message.tensor
+        return message.tensor, message.label
 
     def exchange(
-        self, dst: int, tensor: Tensor, src: int, timeout_s: float
-    ) -> tuple[Tensor, float]:
-        message = self._offer(dst, tensor)
+        self, dst: int, tensor: Tensor, label: Label, src: int, timeout_s: float
+    ) -> tuple[Tensor, Label, float]:
+        message = self._offer(dst, tensor, label)
         received = self.get(src, timeout_s)
         if self.world.model.rendezvous:
             self._wait_for_receiver(message)
-            return received, self.now()
+            return *received, self.now()
         assert message.arrival is not None
-        return received, message.arrival
+        return *received, message.arrival
 
-    def _offer(self, dst: int, tensor: Tensor) -> Message:
+    def _offer(self, dst: int, tensor: Tensor, label: Label) -> Message:
         world = self.world
         world.wait_for_turn(self.rank)
         nbytes = tensor.numel() * tensor.element_size()
-        message = Message(_copy(tensor), self.now(), nbytes=nbytes)
+        message = Message(_copy(tensor), label, self.now(), nbytes=nbytes)
         if not world.model.rendezvous:
             world.transfer(self.rank, dst, message, self.now())
         world.lines[self.rank, dst].append(message)
