@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib
 import io
 import multiprocessing
 import os
@@ -71,6 +72,8 @@ def _init_process_group(mesh: Mesh, backend: str, store: str, timeout: float) ->
     # Loopback only: a machine's host name often resolves to an address that cannot be reached.
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    if backend == "minidist":
+        importlib.import_module("minidist.backend")  # registers it
     torch.distributed.init_process_group(
         backend,
         init_method=f"file://{store}",
