@@ -40,8 +40,10 @@ from minidist.mesh import (
     show,
 )
 from minidist.trace import Trace
-from minidist.transports import queue
+from minidist.transports import Link, queue, shared_memory, tcp
 from minidist.transports.simulated import Simulated
+
+WIRES = {"queue": queue, "tcp": tcp, "shared_memory": shared_memory}  # between processes
 
 DIAGNOSIS_S = 0.5  # how long the other ranks get to say what they are doing when a run fails
 
@@ -67,7 +69,8 @@ def run(
     """Call `fn(mesh, *args)` on `world_size` ranks at once.
 
     inputs: one value per rank; rank r then calls `fn(mesh, inputs[r], *args)`.
-    transport: "queue" (processes), "simulated" or `Simulated(alpha=..., beta=...)` (virtual time).
+    transport: "queue", "tcp" or "shared_memory" (processes), "simulated" or
+    `Simulated(alpha=..., beta=...)` (one process, virtual time).
     timeout: seconds for the whole run. recv_timeout_ms: for one receive (30 s if not given).
     process_group: "gloo" also sets up torch.distributed on every rank before `fn` is called.
 
@@ -86,10 +89,11 @@ def run(
         if process_group:
             raise ValueError("simulated ranks share one process, so they have no process group")
         return _run_simulated(transport, fn, per_rank, timeout)
-    if transport != "queue":
-        raise ValueError(f'transport is {transport!r}; there are "queue" and "simulated"')
+    if transport not in WIRES:
+        names = ", ".join(f'"{name}"' for name in WIRES)
+        raise ValueError(f'transport is {transport!r}; there are {names} and "simulated"')
     recv_timeout_s = RECV_TIMEOUT_S if recv_timeout_ms is None else recv_timeout_ms / 1000
-    return _run_processes(fn, per_rank, timeout, recv_timeout_s, process_group)
+    return _run_processes(WIRES[transport], fn, per_rank, timeout, recv_timeout_s, process_group)
 
 
 def _run_simulated(
@@ -108,6 +112,7 @@ def _run_simulated(
 
 
 def _run_processes(
+    wires: Any,
     fn: Callable[..., Any],
     per_rank: list[tuple[Any, ...]],
     timeout: float,
@@ -123,27 +128,34 @@ def _run_processes(
     deadline = time.monotonic() + timeout
     payloads = [_pack(fn, args) for args in per_rank]
     context = _context()
-    with _starting(world_size):
-        links = queue.make_links(world_size, context)  # kept until every rank has opened its own
+    with _starting(wires, world_size):
+        links = wires.make_links(world_size, context)  # kept until every rank has opened its own
     with tempfile.TemporaryDirectory(prefix="minidist-") as folder:
         group = (process_group, str(Path(folder, "store")), timeout) if process_group else None
         ranks: list[_RankProcess] = []
         try:
-            with _starting(world_size):
+            with _starting(wires, world_size):
                 for rank in range(world_size):
                     mesh = Mesh(rank, world_size, links[rank], recv_timeout_s)
                     ranks.append(_RankProcess(context, mesh, group))
+            _close(links)  # or a rank that dies would leave its connections open here
             for rank_process, payload in zip(ranks, payloads, strict=True):
                 rank_process.send(payload)
             return _collect(ranks, deadline, timeout)
         finally:
             # Whoever keeps the error keeps this frame: leave no pipe or semaphore in it.
             mesh = None
+            _close(links)
             links.clear()
             for rank_process in ranks:
                 rank_process.kill()
             for rank_process in ranks:
                 rank_process.close()
+
+
+def _close(links: list[Link]) -> None:
+    for link in links:
+        link.close()
 
 
 def _pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
@@ -203,18 +215,17 @@ class _RankProcess:
 
 
 @contextlib.contextmanager
-def _starting(world_size: int) -> Iterator[None]:
+def _starting(wires: Any, world_size: int) -> Iterator[None]:
     """Say what it takes, should the machine refuse it."""
     try:
         yield
     except (OSError, EOFError) as error:
-        queues = world_size * (world_size - 1)
         raise OSError(
             getattr(error, "errno", None),
-            f"this machine could not start {world_size} ranks: {error}. They need {2 * queues} "
-            f"free file descriptors (ulimit -n), {3 * queues} semaphores in /dev/shm, and a folder "
-            f"for temporary files with a name of at most 70 characters (TMPDIR, now "
-            f'{tempfile.gettempdir()}). transport="simulated" needs none of this.',
+            f"this machine could not start {world_size} ranks: {error}. They need "
+            f"{wires.needs(world_size)}, and a folder for temporary files with a name of at most "
+            f"70 characters (TMPDIR, now {tempfile.gettempdir()}). "
+            'transport="simulated" needs none of this.',
         ) from error
 
 

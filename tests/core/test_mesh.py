@@ -19,7 +19,9 @@ from minidist import (
 from minidist.mesh import Wait, describe_waits, wait_circle
 
 TRANSPORTS = pytest.mark.parametrize(
-    "transport", ["queue", "simulated", Simulated(rendezvous=True)], ids=["queue", "sim", "rdv"]
+    "transport",
+    ["queue", "tcp", "shared_memory", "simulated", Simulated(rendezvous=True)],
+    ids=["queue", "tcp", "shm", "sim", "rdv"],
 )
 
 

@@ -50,6 +50,12 @@ def make_links(world_size: int, context: BaseContext) -> list[QueueLink]:
     return [QueueLink(grid[rank], [row[rank] for row in grid], began) for rank in ranks]
 
 
+def needs(world_size: int) -> str:
+    """What a run needs of the machine, for the message when it does not get it."""
+    queues = world_size * (world_size - 1)
+    return f"{2 * queues} free file descriptors (ulimit -n), {3 * queues} semaphores in /dev/shm"
+
+
 def to_bytes(tensor: Tensor) -> bytes:
     """The elements of a tensor of any dtype, device and strides, in row-major order."""
     return raw_bytes(plain(tensor)).tobytes()
