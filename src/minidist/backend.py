@@ -36,6 +36,7 @@ from minidist.trace import Event
 from minidist.transports.tcp import TcpLink
 
 EVENTS_KEPT = 10_000  # per group: a training run must not fill the memory
+SMALL = 100  # elements
 ReduceOp = dist.ReduceOp
 
 
@@ -49,12 +50,15 @@ class Work(dist.Work):
         self._source = source
         self._done = threading.Event()
         self._error: Exception | None = None
-        self._future: Future = Future()
+        self._lock = threading.Lock()
+        self._future: Future | None = None  # made when somebody asks for it
 
     def finish(self, error: Exception | None = None) -> None:
-        self._error = error
-        self._done.set()
-        self._future.set_result(None)
+        with self._lock:
+            self._error = error
+            self._done.set()
+        if self._future:
+            _callbacks.run(lambda: self._future.set_result(None))
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         seconds = timeout.total_seconds()
@@ -64,8 +68,13 @@ class Work(dist.Work):
         return True
 
     def get_future(self) -> Future:
+        with self._lock:
+            future = self._future or Future()
+            if self._done.is_set() and not self._future:
+                future.set_result(None)
+            self._future = future
         # Only a callback that raises gives a future an error that C++, and so DDP, sees as one.
-        return self._future.then(self._outcome)
+        return future.then(self._outcome)
 
     def _outcome(self, _: object = None) -> list[Tensor]:
         if self._error:
@@ -89,6 +98,35 @@ class Work(dist.Work):
 
     _source_rank = source_rank
     synchronize = wait
+
+
+class _Callbacks:
+    """Runs what waits for futures, each on a thread that does nothing else meanwhile.
+
+    Not on the worker: a callback may start another collective and wait for it, as PowerSGD's does.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.idle = 0  # threads that wait for something to run
+        self.jobs: queue.SimpleQueue = queue.SimpleQueue()
+
+    def run(self, job: Callable[[], object]) -> None:
+        with self.lock:
+            if self.idle:
+                self.idle -= 1
+            else:
+                threading.Thread(target=self._loop, name="minidist callbacks", daemon=True).start()
+        self.jobs.put(job)
+
+    def _loop(self) -> None:
+        while True:
+            self.jobs.get()()
+            with self.lock:
+                self.idle += 1
+
+
+_callbacks = _Callbacks()
 
 
 class _Worker:
@@ -115,7 +153,7 @@ class _Worker:
             self.mesh.recv_timeout_s = timeout_s
             error = None
             try:
-                with torch.inference_mode():  # but not the callbacks of the future: see finish
+                with torch.inference_mode():
                     job(self.mesh)
             except Exception as caught:
                 error = self.failed(work.name, caught)
@@ -139,6 +177,8 @@ class Group(dist.ProcessGroup):
         self._began = time.monotonic()
         self._error: Exception | None = None
         self._lock = threading.Lock()
+        # DDP's Join keeps the C++ half of a small Work, which is nothing without this half.
+        self._small_works: deque[Work] = deque(maxlen=100)
         # Three lines between any two ranks: one for collectives, and one for the messages of each
         # direction, so that a thread can send while another one receives.
         both, down, up = connect(store, rank, world_size, 3, self._timeout_s)
@@ -173,6 +213,8 @@ class Group(dist.ProcessGroup):
     ) -> Work:
         self._calls += 1
         work = Work(f"{name}, call {self._calls} on {self._who}", result, source)
+        if sum(tensor.numel() for tensor in result) <= SMALL:
+            self._small_works.append(work)
         if self._error:
             work.finish(type(self._error)(f"{work.name}: the group has failed: {self._error}"))
             return work
@@ -260,8 +302,8 @@ class Group(dist.ProcessGroup):
         if opts.reduceOp != ReduceOp.SUM:
             raise ValueError("a sparse tensor can only be summed")
 
-        def job(mesh: Mesh) -> None:
-            mine = tensor.data.coalesce()
+        def add_up(mesh: Mesh) -> None:
+            mine = tensor.detach().coalesce()
             everyone = []
             for root in range(mesh.world_size):
                 count = broadcast(mesh, torch.tensor(mine.values().shape[0]), root).item()
@@ -269,12 +311,15 @@ class Group(dist.ProcessGroup):
                 if root != mesh.rank:
                     indices = indices.new_empty(indices.shape[0], count)
                     values = values.new_empty(count, *values.shape[1:])
-                indices, values = broadcast(mesh, indices, root), broadcast(mesh, values, root)
-                everyone.append(torch.sparse_coo_tensor(indices, values, tensor.shape))
-            total = everyone[0]
-            for other in everyone[1:]:
-                total = total + other
-            tensor.data.copy_(total.coalesce())
+                everyone.append((broadcast(mesh, indices, root), broadcast(mesh, values, root)))
+            indices = torch.cat([indices for indices, _ in everyone], dim=1)
+            values = torch.cat([values for _, values in everyone])
+            total = torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=True)
+            tensor.copy_(total.coalesce())
+
+        def job(mesh: Mesh) -> None:
+            with torch.inference_mode(False), torch.no_grad():  # `tensor` keeps what is made here
+                add_up(mesh)
 
         return self._submit("sparse allreduce", opts, [tensor], job)
 
