@@ -74,6 +74,8 @@ def _init_process_group(mesh: Mesh, backend: str, store: str, timeout: float) ->
     os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     if backend == "minidist":
         importlib.import_module("minidist.backend")  # registers it
+    if backend == "nccl":
+        torch.cuda.set_device(mesh.rank)
     torch.distributed.init_process_group(
         backend,
         init_method=f"file://{store}",

@@ -41,6 +41,7 @@ from minidist.mesh import (
 )
 from minidist.trace import Trace
 from minidist.transports import Link, queue, shared_memory, tcp
+from minidist.transports.process_group import check_nccl
 from minidist.transports.simulated import Simulated
 
 WIRES = {"queue": queue, "tcp": tcp, "shared_memory": shared_memory}  # between processes
@@ -72,7 +73,8 @@ def run(
     transport: "queue", "tcp" or "shared_memory" (processes), "simulated" or
     `Simulated(alpha=..., beta=...)` (one process, virtual time).
     timeout: seconds for the whole run. recv_timeout_ms: for one receive (30 s if not given).
-    process_group: "gloo" also sets up torch.distributed on every rank before `fn` is called.
+    process_group: "gloo" or "nccl" also sets up torch.distributed on every rank before `fn` is
+    called; rank r takes GPU r.
 
     Raises RecvTimeout, MessageMismatch, Deadlock (raised on a rank or found here), RankFailed (any
     other exception of a rank, with its traceback), PeerLost (a rank's process ended) or RunTimeout;
@@ -92,6 +94,8 @@ def run(
     if transport not in WIRES:
         names = ", ".join(f'"{name}"' for name in WIRES)
         raise ValueError(f'transport is {transport!r}; there are {names} and "simulated"')
+    if process_group == "nccl":
+        check_nccl()
     recv_timeout_s = RECV_TIMEOUT_S if recv_timeout_ms is None else recv_timeout_ms / 1000
     return _run_processes(WIRES[transport], fn, per_rank, timeout, recv_timeout_s, process_group)
 

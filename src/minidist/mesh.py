@@ -250,8 +250,8 @@ class Mesh:
 
     def _lost(self, error: LostConnection) -> PeerLost:
         return PeerLost(
-            f"rank {self.rank} lost rank {error.peer} at step {self.step}: the connection is cut, "
-            f"so the process of rank {error.peer} has ended."
+            f"rank {self.rank} lost its connection to rank {error.peer} at step {self.step}: "
+            f"{error.why}."
         )
 
 

@@ -17,11 +17,12 @@ class Label(NamedTuple):
 
 
 class LostConnection(ConnectionError):
-    """The wire to rank `peer` is cut: its process has ended."""
+    """The wire to rank `peer` is cut; `why` is a clause that says what that means."""
 
-    def __init__(self, peer: int):
-        super().__init__(peer)
+    def __init__(self, peer: int, why: str = "its process has ended"):
+        super().__init__(peer, why)
         self.peer = peer
+        self.why = why
 
 
 class Link:
