@@ -102,13 +102,12 @@ function spotsOf(recording, narrow) {
     rowCount: narrow ? size / 2 : size < 5 ? 1.9 : size < 7 ? 2.25 : 2.6 };
 }
 
-// A point of a closed curve, clockwise from the top; flattened so that wide cards do not collide.
+// A point of a closed curve, clockwise from the top. Cards are wide, so on a wide page the curve is
+// flattened at the sides; on a narrow one there are two columns between a top and a bottom.
 function around(turn, narrow) {
-  const angle = 2 * Math.PI * turn;
-  const flat = (v, power) => Math.sign(v) * Math.abs(v) ** power;
-  const x = flat(Math.sin(angle), narrow ? 0.25 : 0.6);
-  const y = narrow ? 1 - 4 * Math.abs(0.5 - turn) : -Math.cos(angle);
-  return [Math.abs(x) < 1e-3 ? 0 : x, narrow ? -y : y].map((v, i) => (i && narrow ? -v - 0 : v));
+  const [x, y] = [Math.sin(2 * Math.PI * turn), -Math.cos(2 * Math.PI * turn)];
+  const side = Math.abs(x) < 1e-3 ? 0 : Math.sign(x);
+  return narrow ? [side, 1 - 4 * Math.abs(0.5 - turn)] : [side * Math.abs(x) ** 0.6, y];
 }
 
 function starSpots(recording, ranks, narrow) {
