@@ -77,10 +77,12 @@ function arrange(recording, width) {
   const pitch = card.height + (narrow ? 24 : 34);
   const rows = spots.rowCount ? spots.rowCount * pitch : 0;
   const bow = spots.bow ? (size === 2 && !narrow ? 58 : narrow ? 8 : 30) : 10;
-  const height = rows + card.height + 2 * bow;
+  const ys = spots.at.map(([, y]) => y);
+  const [top, bottom] = [Math.min(...ys), Math.max(...ys)]; // an odd ring has nobody at the bottom
+  const height = ((bottom - top) * rows) / 2 + card.height + 2 * bow;
   const cards = spots.at.map(([x, y]) => ({
     x: width / 2 + x * reach - card.width / 2,
-    y: bow + (y * rows) / 2 + rows / 2,
+    y: bow + ((y - top) * rows) / 2,
   }));
   return { size, cell, gap, high, left, card, cards, width, height, bow: spots.bow, narrow };
 }
@@ -525,7 +527,7 @@ function render({ model, el }) {
     const trouble = step === lastStep() ? reasons.filter(Boolean).join("\n\n") : "";
     error.hidden = !trouble;
     error.textContent = trouble;
-    bytes.replaceChildren(drawBytes(recording, step, Math.min(picture.width, 360)));
+    bytes.replaceChildren(drawBytes(recording, step, Math.min(picture.width, 270)));
     bytesText.textContent = bytesInWords(recording, step);
   }
 
