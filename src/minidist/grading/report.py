@@ -98,9 +98,9 @@ class Report:
         return as_html(self)
 
     def _ipython_display_(self) -> None:
-        from IPython.display import HTML, display
+        from IPython.display import display
 
-        display(HTML(as_html(self)))
+        display({"text/plain": str(self), "text/html": as_html(self)}, raw=True)
         if self.recording is not None:
             display(self.player())
 
