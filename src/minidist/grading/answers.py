@@ -197,7 +197,7 @@ def _collect(
             else:
                 raise Garbled("a frame of an unknown kind")
     except (Garbled, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        stop = Stop("garbled", None, text=str(error)[:MAX_TEXT])
+        stop = Stop("garbled", case_of(min(current)), text=str(error)[:MAX_TEXT])
     printed, cut = "", 0
     for sandbox in sandboxes:
         sandbox.stop()
