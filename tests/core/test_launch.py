@@ -412,7 +412,7 @@ def test_a_simulated_run_that_is_done_in_time_is_never_interrupted():
 def test_a_rank_that_prints_for_ever(capsys):
     def fn(mesh):
         while mesh.rank == 1:
-            print("again\n" * 2000)  # faster than anyone can show it
+            print("again\n" * 2000, end="")  # faster than anyone can show it
 
     with raises_at_once(RunTimeout, r"^rank 1 had not returned after 1.5 s"):
         run(fn, 2, timeout=1.5)
