@@ -7,7 +7,8 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .PHONY: help env book notebooks test lab grade clean
 
-IN_ENV := .venv/bin/python
+# With the environment first on PATH, so that `!python` in a cell means this Python too.
+IN_ENV := PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name does; \

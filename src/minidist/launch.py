@@ -243,7 +243,7 @@ def _collect(ranks: list[_RankProcess], deadline: float, timeout: float) -> Run:
             raise RunTimeout(
                 f"{_names(late)} had not returned after {timeout:g} s.\n" + _diagnose(ranks)
             )
-        for rank_process in {waiting[handle] for handle in ready}:
+        for rank_process in sorted({waiting[h] for h in ready}, key=lambda r: r.rank):
             match rank_process.receive():
                 case None:
                     raise PeerLost(

@@ -76,7 +76,8 @@ def max_abs_diff(ours: list[Tensor], theirs: list[Tensor]) -> float:
         if mine.shape != other.shape or mine.dtype != other.dtype:
             return float("inf")
         if mine.numel():
-            difference = (mine.double() - other.double()).abs().max().item()
+            wide = torch.complex128 if mine.is_complex() else torch.float64
+            difference = (mine.to(wide) - other.to(wide)).abs().max().item()
             worst = max(worst, float("inf") if difference != difference else difference)
     return worst
 

@@ -66,7 +66,8 @@ def visit(chromium: Browser, site) -> Callable:
         seen.page.on("pageerror", lambda error: seen.complaints.append(f"uncaught: {error}"))
         seen.page.on("requestfailed", lambda r: seen.complaints.append(f"failed: {r.url}"))
         seen.page.goto((site / f"{name}.html").as_uri())
-        wait_until_drawn(seen.page)
+        if options.get("java_script_enabled", True):
+            wait_until_drawn(seen.page)
         yield seen
         context.close()
 

@@ -11,8 +11,12 @@ from minidist.widgets import Player
 PAGE = """<!doctype html>
 <html lang="en" {html}><head><meta charset="utf-8"><title>players</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<style>{css} body {{ margin: 8px; background: {ground}; }}</style></head>
-<body {body}><main><h1 style="font-size: 1px">Players</h1><div id="hosts"></div></main>
+<style>
+{css}
+body {{ margin: 8px; background: {ground}; }}
+h1 {{ margin: 0; color: #777; font-size: 24px; }}
+</style></head>
+<body {body}><main><h1>Players</h1><div id="hosts"></div></main>
 <script type="module">
 function model(state) {{
   const calls = new Map();

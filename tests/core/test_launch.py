@@ -36,7 +36,7 @@ from minidist import (
 )
 
 BOTH = pytest.mark.parametrize("transport", ["queue", "simulated"])
-AT_ONCE_S = 3.0  # far below every timeout in here, far above what a busy machine needs
+AT_ONCE_S = 10.0  # far below the timeouts of run() and recv(), enough for a busy machine
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -141,17 +141,18 @@ def test_a_lambda_a_closure_and_a_class_of_this_file():
 
 def test_one_thread_per_rank_and_a_warm_call_does_not_import_torch_again():
     def fn(mesh):
-        return torch.get_num_threads(), os.getpid()
+        return torch.get_num_threads(), os.getpid(), time.process_time()
 
     seconds = []
     for _ in range(5):
         start = time.monotonic()
         results = run(fn, 4).results
         seconds.append(time.monotonic() - start)
-    assert [threads for threads, _ in results] == [1] * 4
-    assert len({pid for _, pid in results} | {os.getpid()}) == 5
     print(f"warm calls with 4 ranks: {', '.join(f'{s:.3f}' for s in seconds)} s")
-    assert min(seconds) < 0.7  # importing torch alone takes longer
+    threads, pids, cpu_seconds = zip(*results, strict=True)
+    assert threads == (1, 1, 1, 1)
+    assert len({*pids, os.getpid()}) == 5
+    assert max(cpu_seconds) < 0.5  # importing torch takes more
 
 
 def test_after_a_large_operation_and_a_backward_in_the_parent():
@@ -192,6 +193,7 @@ def test_process_group():
 def test_two_runs_at_the_same_time_from_two_threads(transport, capsys):
     def fn(mesh, x):
         print("start", flush=True)
+        time.sleep(0.02)  # let the other threads go on
         for _ in range(20):
             x = ring_allreduce(mesh, x) / mesh.world_size
         return x
@@ -258,7 +260,7 @@ others_wait = r"(?s).*At that moment:.*rank {}: recv from rank 1, step 0"
 def test_a_rank_that_raises():
     def fn(mesh):
         if mesh.rank == 1:
-            time.sleep(0.3)  # until the others wait
+            time.sleep(0.7)  # until the others wait
             x = {"a": 1}
             return x["b"]  # the line to be shown
         mesh.recv(1)
@@ -271,6 +273,8 @@ def test_a_rank_that_raises():
     assert "rank 0: recv from rank 1, step 0" in text
     assert "rank 2: recv from rank 1, step 0" in text
     assert isinstance(raised.value.__cause__, KeyError)
+    # Notebooks keep the last error, and with it the frames that it went through.
+    assert not [name for name in os.listdir("/dev/shm") if f"mp-test-{os.getpid()}" in name]
 
 
 def test_a_simulated_rank_that_raises():
@@ -299,7 +303,7 @@ def test_a_rank_that_dies(death):
 
     def fn(mesh):
         if mesh.rank == 1:
-            time.sleep(0.3)  # until the others wait
+            time.sleep(0.7)  # until the others wait
             die()
         mesh.recv(1)
 
@@ -309,16 +313,20 @@ def test_a_rank_that_dies(death):
     assert "rank 2: recv from rank 1, step 0" in str(error.value)
 
 
-def test_a_rank_that_dies_while_its_child_holds_the_pipe_open():
+def test_a_rank_that_dies_while_its_child_holds_the_pipe_open(tmp_path):
+    file = tmp_path / "pid"
+
     def fn(mesh):
         if mesh.rank == 1:
-            if os.fork() == 0:
+            if (pid := os.fork()) == 0:
                 time.sleep(60)
+            file.write_text(str(pid))
             os._exit(3)
         mesh.recv(1)
 
     with raises_at_once(PeerLost, "rank 1 ended .* exit code 3"):
         run(fn, 2)
+    assert eventually(lambda: not alive(int(file.read_text())))
 
 
 @BOTH
@@ -361,8 +369,8 @@ def test_a_rank_that_hangs(hang):
         if mesh.rank == 1:
             by_value()
 
-    with raises_at_once(RunTimeout, r"^rank 1 had not returned after 0.5 s") as raised:
-        run(fn, 3, timeout=0.5)
+    with raises_at_once(RunTimeout, r"^rank 1 had not returned after 1.5 s") as raised:
+        run(fn, 3, timeout=1.5)
     assert f"rank 1: {doing}" in str(raised.value)
     assert "ranks 0, 2: returned already" in str(raised.value)
 
@@ -377,8 +385,8 @@ def test_a_simulated_rank_that_hangs(hang):
         elif mesh.rank == 0:
             mesh.recv(1)
 
-    with raises_at_once(RunTimeout, r"^rank 1 had not returned after 0.5 s") as raised:
-        run(fn, 3, timeout=0.5, transport="simulated")
+    with raises_at_once(RunTimeout, r"^rank 1 had not returned after 1.5 s") as raised:
+        run(fn, 3, timeout=1.5, transport="simulated")
     assert doing in str(raised.value)
     assert "rank 0: recv from rank 1, step 0" in str(raised.value)
     time.sleep(0.6)  # the interrupt of an ended run must not arrive later
@@ -404,10 +412,10 @@ def test_a_simulated_run_that_is_done_in_time_is_never_interrupted():
 def test_a_rank_that_prints_for_ever(capsys):
     def fn(mesh):
         while mesh.rank == 1:
-            print("again")
+            print("again\n" * 2000, end="")  # faster than anyone can show it
 
-    with raises_at_once(RunTimeout, r"^rank 1 had not returned after 0.5 s"):
-        run(fn, 2, timeout=0.5)
+    with raises_at_once(RunTimeout, r"^rank 1 had not returned after 1.5 s"):
+        run(fn, 2, timeout=1.5)
     assert "[rank 1] again" in capsys.readouterr().out
 
 
@@ -418,16 +426,17 @@ def test_a_rank_that_returns_early(transport):
             mesh.recv(1)
 
     with raises_at_once(MeshError, "which has already finished") as raised:
-        run(fn, 3, timeout=0.5, transport=transport)
+        run(fn, 3, timeout=1.5, transport=transport)
     assert "rank 0: recv from rank 1, step 0 (which has already finished)" in str(raised.value)
 
 
 def test_a_message_that_never_comes():
     def fn(mesh):
         if mesh.rank == 2:
+            time.sleep(0.7)  # until the others have begun
             mesh.send(0, torch.ones(1))
             mesh.recv(1)
-        time.sleep(1)
+        time.sleep(3)
 
     says = r"^rank 2 waited 0.2 s for a message from rank 1 at step 1\. .*recv_timeout_ms"
     with raises_at_once(RecvTimeout, says) as raised:
@@ -473,9 +482,9 @@ def test_errors_that_cannot_travel(transport):
         raise Locked
 
     with raises_at_once(RankFailed, "rank 0 raised .*Needy: 1 and 2"):
-        run(needy, 2, transport=transport)
+        run(needy, 1, transport=transport)
     with raises_at_once(RankFailed, "rank 0 raised .*Locked: locked"):
-        run(locked, 2, transport=transport)
+        run(locked, 1, transport=transport)
 
 
 @BOTH
@@ -577,7 +586,7 @@ def test_from_a_notebook(tmp_path):
         """
         def broken(mesh):
             if mesh.rank == 1:
-                time.sleep(0.3)
+                time.sleep(0.7)
                 nothing = None
                 nothing.append(1)  # the line of this cell
             mesh.recv(1)

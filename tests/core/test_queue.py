@@ -27,7 +27,8 @@ def test_bytes_and_back(dtype, shape):
     y = from_bytes(data, dtype, shape)
     assert (y.dtype, y.shape) == (x.dtype, x.shape)
     assert torch.equal(y.reshape(-1).view(torch.uint8), x.reshape(-1).view(torch.uint8))
-    y.zero_()  # writable, and nobody else's
+    y.fill_(1)  # writable, and nobody else's
+    assert data == to_bytes(x)
 
 
 @given(st.lists(st.integers(0, 4), max_size=4), st.randoms())
@@ -68,7 +69,7 @@ def test_messages_that_nobody_receives_hold_nobody_up():
 
     start = time.monotonic()
     result = run(fn, 2)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20  # and not the 60 s of a run that hangs
     assert result.results == [0, 1]
     assert result.trace.unreceived() == {(0, 1): 3, (1, 0): 3}
 
@@ -90,10 +91,10 @@ def test_a_sender_does_not_wait_for_its_receiver():
             start = time.monotonic()
             mesh.send(1, torch.ones(1_000_000))
             return time.monotonic() - start
-        time.sleep(1)
+        time.sleep(3)
         mesh.recv(0)
 
-    assert run(fn, 2).results[0] < 0.8
+    assert run(fn, 2).results[0] < 2
 
 
 def test_times_are_on_one_clock_that_begins_with_the_run():

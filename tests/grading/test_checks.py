@@ -211,6 +211,17 @@ def test_a_child_that_holds_the_pipes_open_keeps_nobody_waiting():
 # --- hostile basics
 
 
+# Writes to every pipe that the process holds, the one to the grader among them.
+WRITE = """
+import os
+def write(data):
+    for fd in range(3, 64):
+        try:
+            if "pipe" in os.readlink(f"/proc/self/fd/{fd}"):
+                os.write(fd, data)
+        except OSError:
+            pass
+"""
 PRELUDE = {
     "sys.exit": ("import sys", "sys.exit(0)", "runs"),
     "os._exit": ("import os", "os._exit(0)", "terminates"),
@@ -254,29 +265,45 @@ PRELUDE = {
         None,
     ),
     "writes to all pipes": (
-        "import os",
-        "[os.write(fd, b'x' * 100) for fd in range(3, 64) if os.path.exists(f'/proc/self/fd/{fd}')"
-        " and 'pipe' in os.readlink(f'/proc/self/fd/{fd}')]; return tensor.clone()",
-        None,
+        WRITE,
+        "write(b'x' * 100)",
+        "terminates",
+        "something that is no answer",
     ),
     "huge frame": (
-        "import os, struct",
-        "[os.write(fd, struct.pack('<II', 2**31, 2**31)) for fd in range(3, 64)"
-        " if os.path.exists(f'/proc/self/fd/{fd}')"
-        " and 'pipe' in os.readlink(f'/proc/self/fd/{fd}')]; return tensor.clone()",
-        None,
+        WRITE + "\nimport struct",
+        "write(struct.pack('<II', 2**31, 2**31))",
+        "terminates",
+        "something that is no answer",
+    ),
+    "says it is done": (
+        WRITE + "\nimport struct",
+        "write(struct.pack('<II', 15, 0) + b'{\"kind\": \"end\"}'); os._exit(0)",
+        "terminates",
+        "nothing more",
+    ),
+    "a tensor of no bytes": (
+        WRITE + "\nimport struct, json\nhead = json.dumps({'kind': 'answer', 'case': 0, "
+        "'distributed': [], 'ranks': [{'type': 'Tensor', 'returned': True, 'events': [], "
+        "'input_bytes': 0, 'result_bytes': 0, 'dtype': 'float32', 'shape': [9]}]}).encode()",
+        "write(struct.pack('<II', len(head), 0) + head)",
+        "terminates",
+        "something that is no answer",
     ),
 }
 
 
 @pytest.mark.parametrize("trick", PRELUDE)
 def test_tricks_do_not_pass(trick):
-    prelude, body, at = PRELUDE[trick]
+    prelude, body, at, *rest = PRELUDE[trick]
+    says = rest[0] if rest else None
     report = grade_source(f"{prelude}\ndef ring_allreduce(mesh, tensor):\n    {body}\n")
     assert not report.passed
     assert report.seconds < 10
     if at:
         assert report.failed_check.name == at, str(report)
+    if says:
+        assert says in report.failed_check.feedback.sentence
 
 
 def test_a_swallowed_call_of_torch_distributed_is_seen():
@@ -404,3 +431,18 @@ def test_all_cases_are_answered():
     assert [a.case for a in tried.answers] == list(exercise.cases)
     assert {a.case.world_size for a in tried.answers} == {1, 2, 3, 4, 5, 7, 8}
     assert all(c.state == PASSED for c in grade_source(SOLUTION).checks)
+
+
+def test_cases_left_out_by_one_real_rank_are_not_passed_over():
+    source = SOLUTION.replace(
+        "    rank, world_size",
+        """
+    frame = sys._getframe()
+    while frame and "watch" not in frame.f_locals:  # simulated ranks do not see that far
+        frame = frame.f_back
+    if frame and mesh.rank == 1:
+        frame.f_locals["watch"].say({"kind": "end"})
+    rank, world_size""",
+        1,
+    )
+    assert "nothing more" in fails("import sys\n" + source, "processes").sentence

@@ -152,7 +152,7 @@ def test_watch_grades_at_each_save_and_survives_half_written_files(course):
         file.write_text(solution[:-40] + "(((\n")  # in the middle of typing
         saved = time.monotonic()
         assert "FAIL  loads" in watching.until("FAIL")
-        assert time.monotonic() - saved < 3  # under a second on a machine that does nothing else
+        assert time.monotonic() - saved < 6  # well under a second where nothing else runs
         watching.until("Watching;")
 
         scratch = file.with_name("exercise.py.new")  # as editors save: write aside, then rename

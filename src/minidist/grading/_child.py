@@ -18,6 +18,7 @@ import traceback
 import types
 from collections.abc import Callable
 from dataclasses import asdict
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from types import FrameType, TracebackType
 from typing import Any
@@ -50,6 +51,7 @@ def main(answers: Connection, prints: Connection, job: bytes, link: Link | None,
     """Do the job, answer case by case, end."""
     _rank._tie_to_parent()  # also makes a group of our own, which the grader ends as a whole
     _limit_cpu()
+    _let_go_of_the_fork_server()
     for fd in (1, 2):
         os.dup2(prints.fileno(), fd)
     sys.stdout = open(1, "w", buffering=1, closefd=False, errors="replace")  # noqa: SIM115
@@ -80,6 +82,21 @@ def main(answers: Connection, prints: Connection, job: bytes, link: Link | None,
     if link is not None:
         time.sleep(deadline_s)  # another rank may still need our last message; the grader ends us
     os._exit(0)
+
+
+def _let_go_of_the_fork_server() -> None:
+    """The pipes that keep the fork server and its helper alive lead to nowhere from here on.
+
+    Both are inherited, and a single byte in one of them would end the server for all later runs.
+    """
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for owner, name in (
+        (getattr(forkserver, "_forkserver", None), "_forkserver_alive_fd"),
+        (resource_tracker._resource_tracker, "_fd"),
+    ):
+        fd = getattr(owner, name, None)
+        if fd is not None:
+            os.dup2(nowhere, fd)
 
 
 def _limit_cpu() -> None:

@@ -197,16 +197,18 @@ def _collect(
             else:
                 raise Garbled("a frame of an unknown kind")
     except (Garbled, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        stop = Stop("garbled", None, text=str(error)[:MAX_TEXT])
+        stop = Stop("garbled", case_of(min(current)), text=str(error)[:MAX_TEXT])
     printed, cut = "", 0
     for sandbox in sandboxes:
         sandbox.stop()
         printed += sandbox.printed
         cut += sandbox.cut
-    if stop is None and loaded is not None and "signature" in loaded and load_problem is None:
-        unheard = [n for n in answers if n not in heard]
-        if unheard and all(a.problem is None for a in answers.values()):
-            stop = Stop("ended", cases[unheard[0]], text="it said nothing more")
+    raised = any(a.problem and not a.case.refused for a in answers.values())
+    if stop is None and loaded is not None and "signature" in loaded and not raised:
+        # Nothing may be judged by the cases that were answered if others were left out.
+        missing = [a.case for a in answers.values() if not a.finished and not a.problem]
+        if missing:
+            stop = Stop("ended", missing[0], text="it said nothing more")
     return Attempt(
         [answers[n] for n in sorted(heard)],
         loaded, load_problem, stop, sorted(distributed), printed, cut, deadline_s,

@@ -98,9 +98,9 @@ class Report:
         return as_html(self)
 
     def _ipython_display_(self) -> None:
-        from IPython.display import HTML, display
+        from IPython.display import display
 
-        display(HTML(as_html(self)))
+        display({"text/plain": str(self), "text/html": as_html(self)}, raw=True)
         if self.recording is not None:
             display(self.player())
 
@@ -198,7 +198,7 @@ def as_html(report: Report) -> str:
     rows = []
     for check in report.checks:
         mark = {PASSED: "✓", FAILED: "✗"}.get(check.state, "·")
-        dim = ";opacity:.6" if check.state == NOT_REACHED else ""
+        dim = ";opacity:.75" if check.state == NOT_REACHED else ""
         rows.append(
             f'<li style="padding-left:1.5em;text-indent:-1.5em{dim}">'
             f'<span aria-hidden="true">{mark}</span> {check.state}: '

@@ -103,9 +103,8 @@ class Sandbox:
         code = self.process.exitcode
         if code is None:
             return "it closed its pipe to the grader"
-        if code < 0:
-            return f"killed by {signal.Signals(-code).name}"
-        return f"exit code {code}"
+        names = {s.value: s.name for s in signal.Signals}
+        return f"killed by {names[-code]}" if -code in names else f"exit code {code}"
 
     def read(self) -> Iterator[Said]:
         """What is there now; call it when `answers` is ready."""

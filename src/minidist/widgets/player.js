@@ -77,10 +77,12 @@ function arrange(recording, width) {
   const pitch = card.height + (narrow ? 24 : 34);
   const rows = spots.rowCount ? spots.rowCount * pitch : 0;
   const bow = spots.bow ? (size === 2 && !narrow ? 58 : narrow ? 8 : 30) : 10;
-  const height = rows + card.height + 2 * bow;
+  const ys = spots.at.map(([, y]) => y);
+  const [top, bottom] = [Math.min(...ys), Math.max(...ys)]; // an odd ring has nobody at the bottom
+  const height = ((bottom - top) * rows) / 2 + card.height + 2 * bow;
   const cards = spots.at.map(([x, y]) => ({
     x: width / 2 + x * reach - card.width / 2,
-    y: bow + (y * rows) / 2 + rows / 2,
+    y: bow + ((y - top) * rows) / 2,
   }));
   return { size, cell, gap, high, left, card, cards, width, height, bow: spots.bow, narrow };
 }
@@ -102,13 +104,12 @@ function spotsOf(recording, narrow) {
     rowCount: narrow ? size / 2 : size < 5 ? 1.9 : size < 7 ? 2.25 : 2.6 };
 }
 
-// A point of a closed curve, clockwise from the top; flattened so that wide cards do not collide.
+// A point of a closed curve, clockwise from the top. Cards are wide, so on a wide page the curve is
+// flattened at the sides; on a narrow one there are two columns between a top and a bottom.
 function around(turn, narrow) {
-  const angle = 2 * Math.PI * turn;
-  const flat = (v, power) => Math.sign(v) * Math.abs(v) ** power;
-  const x = flat(Math.sin(angle), narrow ? 0.25 : 0.6);
-  const y = narrow ? 1 - 4 * Math.abs(0.5 - turn) : -Math.cos(angle);
-  return [Math.abs(x) < 1e-3 ? 0 : x, narrow ? -y : y].map((v, i) => (i && narrow ? -v - 0 : v));
+  const [x, y] = [Math.sin(2 * Math.PI * turn), -Math.cos(2 * Math.PI * turn)];
+  const side = Math.abs(x) < 1e-3 ? 0 : Math.sign(x);
+  return narrow ? [side, 1 - 4 * Math.abs(0.5 - turn)] : [side * Math.abs(x) ** 0.6, y];
 }
 
 function starSpots(recording, ranks, narrow) {
@@ -526,7 +527,7 @@ function render({ model, el }) {
     const trouble = step === lastStep() ? reasons.filter(Boolean).join("\n\n") : "";
     error.hidden = !trouble;
     error.textContent = trouble;
-    bytes.replaceChildren(drawBytes(recording, step, Math.min(picture.width, 360)));
+    bytes.replaceChildren(drawBytes(recording, step, Math.min(picture.width, 270)));
     bytesText.textContent = bytesInWords(recording, step);
   }
 
