@@ -117,6 +117,15 @@ class _World:
             self.blocked[rank] = may_go_on
             greenlet.getcurrent().parent.switch()
 
+    def wait_for_turn(self, rank: int) -> None:
+        """Let every rank that is behind this one in virtual time go first.
+
+        Messages claim ports when they are offered, so they must be offered in the order of time.
+        """
+        while self.ready and self.ready[0][0] < self.clock[rank]:
+            heapq.heappush(self.ready, (self.clock[rank], rank))
+            greenlet.getcurrent().parent.switch()
+
     def wake(self, rank: int) -> None:
         if rank in self.blocked and self.blocked[rank]():
             del self.blocked[rank]
@@ -188,6 +197,7 @@ class _SimulatedLink(Link):
 
     def _offer(self, dst: int, tensor: Tensor) -> Message:
         world = self.world
+        world.wait_for_turn(self.rank)
         nbytes = tensor.numel() * tensor.element_size()
         message = Message(_copy(tensor), self.now(), nbytes=nbytes)
         if not world.model.rendezvous:
