@@ -67,8 +67,11 @@ def padded_nbytes(world_size: int, numel: int, itemsize: int) -> int:
 
 
 def algbw(trace: Trace, nbytes: float) -> float:
-    """Algorithm bandwidth in bytes per second: the tensor's bytes over the time of the run."""
-    return nbytes / trace.duration
+    """Algorithm bandwidth in bytes per second: the tensor's bytes over the time of the run.
+
+    Infinite for one rank, which sends nothing and needs no time.
+    """
+    return nbytes / trace.duration if len(trace) else float("inf")
 
 
 def busbw(primitive: str, trace: Trace, nbytes: float) -> float:

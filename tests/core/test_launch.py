@@ -100,6 +100,14 @@ def eventually(holds, seconds=AT_ONCE_S):
     return True
 
 
+def assert_all_end(processes):
+    try:
+        assert eventually(lambda: not any(map(alive, processes)))
+    finally:
+        for pid in filter(alive, processes):
+            os.kill(pid, signal.SIGKILL)
+
+
 @contextlib.contextmanager
 def raises_at_once(error, match):
     start = time.monotonic()
@@ -666,7 +674,7 @@ def test_the_parent_is_killed(tmp_path):
     assert len(everyone) == 8  # 5 ranks, a child, and the two servers of multiprocessing
     parent.kill()
     parent.communicate()
-    assert eventually(lambda: not any(map(alive, everyone))), list(filter(alive, everyone))
+    assert_all_end(everyone)
 
 
 def test_the_parent_is_killed_before_the_ranks_have_started():
@@ -675,7 +683,7 @@ def test_the_parent_is_killed_before_the_ranks_have_started():
     everyone = descendants(parent.pid)
     parent.kill()
     parent.communicate()
-    assert eventually(lambda: not any(map(alive, everyone))), list(filter(alive, everyone))
+    assert_all_end(everyone)
 
 
 def test_the_parent_is_interrupted(tmp_path):
@@ -698,7 +706,7 @@ def test_the_parent_is_interrupted(tmp_path):
     out, err = parent.communicate(timeout=10)
     assert err.strip().endswith("KeyboardInterrupt") and "RankFailed" not in err
     assert "[rank" not in out
-    assert eventually(lambda: not any(map(alive, everyone)))
+    assert_all_end(everyone)
 
 
 def test_the_server_that_ranks_are_forked_from_was_killed():

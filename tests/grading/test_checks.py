@@ -422,7 +422,11 @@ def test_first_feedback_is_quick():
         tried = attempt(source, exercise.name, exercise.cases, 2.0)
         assert checks.values(exercise, tried) is None
         times.append(time.monotonic() - began)
-    assert min(times) < 1.0, times
+    assert min(times) < 2.0, times  # 0.15 s where nothing else runs
+    heavy = (
+        "import sys\nprint([m for m in ('sklearn', 'matplotlib', 'IPython') if m in sys.modules])"
+    )
+    assert grade_source(heavy).printed == "[]\n"  # each costs more than the whole rest
 
 
 def test_all_cases_are_answered():

@@ -494,8 +494,9 @@ def try_on_processes(exercise: Exercise, code: Code, deadline_s: float) -> Itera
     for case in exercise.on_processes:
         by_size.setdefault(case.world_size, []).append(case)
     for cases in by_size.values():
+        # Five times the deadline: a rank also waits here until the last of its peers has started.
         salted_cases = [salted(case) for case in cases]
-        yield attempt_on_processes(code, exercise.name, salted_cases, 2 * deadline_s)
+        yield attempt_on_processes(code, exercise.name, salted_cases, 5 * deadline_s)
 
 
 def _smallest(attempt: Attempt, wrong: Callable[[Answer], Feedback | None]) -> Feedback | None:

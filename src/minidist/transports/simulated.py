@@ -51,6 +51,9 @@ class Simulated:
 
     alpha: seconds per message; beta: seconds per byte; rendezvous: a send waits until its
     receiver is there, as an unbuffered wire does (a ring of plain sends then deadlocks).
+
+    All ranks share one process, so they share its globals and its random generator. A receive has
+    no deadline: that nobody can go on is seen at once.
     """
 
     alpha: float = ALPHA
