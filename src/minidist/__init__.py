@@ -9,9 +9,12 @@ from minidist.collectives import (
 )
 from minidist.launch import RankFailed, Run, RunTimeout, run
 from minidist.mesh import (
+    CollectiveMismatch,
     Deadlock,
     Mesh,
     MeshError,
+    MessageCorrupted,
+    MessageLost,
     MessageMismatch,
     PeerLost,
     RecvTimeout,
@@ -23,10 +26,13 @@ PRIMITIVES = ("allreduce", "broadcast", "allgather", "reduce_scatter")
 
 __all__ = [
     "PRIMITIVES",
+    "CollectiveMismatch",
     "Deadlock",
     "Event",
     "Mesh",
     "MeshError",
+    "MessageCorrupted",
+    "MessageLost",
     "MessageMismatch",
     "PeerLost",
     "RankFailed",

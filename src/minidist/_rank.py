@@ -18,7 +18,9 @@ import cloudpickle
 import torch
 
 from minidist._travel import unpack
-from minidist.mesh import Mesh, place
+from minidist.diagnosis import report_on
+from minidist.faults import inject
+from minidist.mesh import Mesh
 
 if sys.platform == "linux":
     import fcntl
@@ -46,8 +48,9 @@ def main(control: Connection, mesh: Mesh, group: tuple[str, str, float] | None) 
     try:
         if group:
             _init_process_group(mesh, *group)
-        fn, args = unpack(payload)
-        message = ("done", cloudpickle.dumps(fn(mesh, *args)), mesh.events)
+        fn, args, faults = unpack(payload)
+        inject(mesh, faults)
+        message = ("done", cloudpickle.dumps(fn(mesh, *args)), list(mesh.events))
     except BaseException as error:  # also SystemExit: leaving early is a failure
         message = ("error", _pickled(error), _own_traceback(error))
     lines.flush()
@@ -89,8 +92,7 @@ def _answer(talk: _Talk, mesh: Mesh, main_thread: int) -> None:
     """Answer WHERE for as long as the parent is there, then end the process at once."""
     try:
         while talk.control.recv_bytes() == WHERE:
-            calls = traceback.walk_stack(sys._current_frames()[main_thread])
-            talk.say("where", mesh.waits_for, place(calls))
+            talk.say("where", report_on(mesh, sys._current_frames()[main_thread]))
     except (EOFError, OSError):
         pass
     if hasattr(os, "killpg") and os.getpgrp() == os.getpid():

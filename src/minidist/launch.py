@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -27,18 +27,18 @@ from typing import Any
 
 from minidist import _rank
 from minidist._travel import pack
+from minidist.diagnosis import Report, describe, names, report_of_finished
+from minidist.faults import ON_WIRES, Fault, check, inject
 from minidist.mesh import (
-    RECV_TIMEOUT_S,
     Mesh,
     MeshError,
     PeerLost,
     RankFailed,
     RecvTimeout,
     RunTimeout,
-    Wait,
-    describe_waits,
     show,
 )
+from minidist.message_log import MessageLog
 from minidist.trace import Trace
 from minidist.transports import Link, queue, shared_memory, tcp
 from minidist.transports.process_group import check_nccl
@@ -66,6 +66,9 @@ def run(
     timeout: float = 60.0,
     recv_timeout_ms: float | None = None,
     process_group: str | None = None,
+    checksums: bool = False,
+    log: str | Path | None = None,
+    faults: Sequence[Fault] = (),
 ) -> Run:
     """Call `fn(mesh, *args)` on `world_size` ranks at once.
 
@@ -75,6 +78,9 @@ def run(
     timeout: seconds for the whole run. recv_timeout_ms: for one receive (30 s if not given).
     process_group: "gloo" or "nccl" also sets up torch.distributed on every rank before `fn` is
     called; rank r takes GPU r.
+    checksums: give each message a checksum, and raise MessageCorrupted where it is wrong.
+    log: a folder in which rank r writes each message as a line of JSON, with its totals so far, to
+    rank<r>.jsonl. faults: what is to go wrong (see minidist.faults), nothing by default.
 
     Raises RecvTimeout, MessageMismatch, Deadlock (raised on a rank or found here), RankFailed (any
     other exception of a rank, with its traceback), PeerLost (a rank's process ended) or RunTimeout;
@@ -85,25 +91,50 @@ def run(
     if inputs is not None and len(inputs) != world_size:
         raise ValueError(f"{len(inputs)} inputs for {world_size} ranks: give one per rank")
     per_rank = [args if inputs is None else (inputs[r], *args) for r in range(world_size)]
+    if log is not None:
+        Path(log).mkdir(parents=True, exist_ok=True)
+
+    def prepare(mesh: Mesh) -> Mesh:
+        mesh.checksums = checksums
+        if recv_timeout_ms is not None:
+            mesh.recv_timeout_s = recv_timeout_ms / 1000
+        if log is not None:
+            mesh.events = MessageLog(Path(log, f"rank{mesh.rank}.jsonl"))
+        return mesh
+
+    check(faults, world_size)
     if transport == "simulated":
         transport = Simulated()
     if isinstance(transport, Simulated):
         if process_group:
             raise ValueError("simulated ranks share one process, so they have no process group")
-        return _run_simulated(transport, fn, per_rank, timeout)
+        if not all(isinstance(fault, ON_WIRES) for fault in faults):
+            raise ValueError(
+                "simulated ranks share one process and no real time: of the faults, only Drop, "
+                "Duplicate and Corrupt can happen to them"
+            )
+        return _run_simulated(transport, fn, per_rank, timeout, prepare, faults)
     if transport not in WIRES:
-        names = ", ".join(f'"{name}"' for name in WIRES)
-        raise ValueError(f'transport is {transport!r}; there are {names} and "simulated"')
+        known = ", ".join(f'"{name}"' for name in WIRES)
+        raise ValueError(f'transport is {transport!r}; there are {known} and "simulated"')
     if process_group == "nccl":
         check_nccl()
-    recv_timeout_s = RECV_TIMEOUT_S if recv_timeout_ms is None else recv_timeout_ms / 1000
-    return _run_processes(WIRES[transport], fn, per_rank, timeout, recv_timeout_s, process_group)
+    return _run_processes(WIRES[transport], fn, per_rank, timeout, prepare, faults, process_group)
 
 
 def _run_simulated(
-    transport: Simulated, fn: Callable[..., Any], per_rank: list[tuple[Any, ...]], timeout: float
+    transport: Simulated,
+    fn: Callable[..., Any],
+    per_rank: list[tuple[Any, ...]],
+    timeout: float,
+    prepare: Callable[[Mesh], Mesh],
+    faults: Sequence[Fault],
 ) -> Run:
-    programs = [lambda mesh, args=args: fn(mesh, *args) for args in per_rank]
+    def program(mesh: Mesh) -> Any:
+        inject(prepare(mesh), faults)
+        return fn(mesh, *per_rank[mesh.rank])
+
+    programs = [program] * len(per_rank)
     try:
         return Run(*transport.run(programs, timeout))
     except (MeshError, KeyboardInterrupt):
@@ -120,7 +151,8 @@ def _run_processes(
     fn: Callable[..., Any],
     per_rank: list[tuple[Any, ...]],
     timeout: float,
-    recv_timeout_s: float,
+    prepare: Callable[[Mesh], Mesh],
+    faults: Sequence[Fault],
     process_group: str | None,
 ) -> Run:
     if multiprocessing.current_process().daemon:
@@ -130,7 +162,7 @@ def _run_processes(
         )
     world_size = len(per_rank)
     deadline = time.monotonic() + timeout
-    payloads = [_pack(fn, args) for args in per_rank]
+    payloads = [_pack(fn, args, faults) for args in per_rank]
     context = _context()
     with _starting(wires, world_size):
         links = wires.make_links(world_size, context)  # kept until every rank has opened its own
@@ -140,7 +172,7 @@ def _run_processes(
         try:
             with _starting(wires, world_size):
                 for rank in range(world_size):
-                    mesh = Mesh(rank, world_size, links[rank], recv_timeout_s)
+                    mesh = prepare(Mesh(rank, world_size, links[rank]))
                     ranks.append(_RankProcess(context, mesh, group))
             _close(links)  # or a rank that dies would leave its connections open here
             for rank_process, payload in zip(ranks, payloads, strict=True):
@@ -162,9 +194,9 @@ def _close(links: list[Link]) -> None:
         link.close()
 
 
-def _pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+def _pack(fn: Callable[..., Any], args: tuple[Any, ...], faults: Sequence[Fault]) -> bytes:
     try:
-        return pack((fn, args))
+        return pack((fn, args, tuple(faults)))
     except Exception as error:
         raise TypeError(
             f"the function or one of its arguments cannot travel to a rank's process: {error}. "
@@ -186,6 +218,7 @@ class _RankProcess:
         self.result: Any = None
         self.events: list[Any] = []
         self.done = False
+        self.ended_as = ""  # how its process ended, if it did
 
     def send(self, payload: bytes) -> None:
         with contextlib.suppress(OSError):  # it is gone already: _collect says so
@@ -241,15 +274,15 @@ def _collect(ranks: list[_RankProcess], deadline: float, timeout: float) -> Run:
         if not ready or time.monotonic() > deadline:  # a rank may print for ever
             late = {r.rank for r in waiting.values()}
             raise RunTimeout(
-                f"{_names(late)} had not returned after {timeout:g} s.\n" + _diagnose(ranks)
+                f"{names(late)} had not returned after {timeout:g} s.\n" + _diagnose(ranks)
             )
         for rank_process in sorted({waiting[h] for h in ready}, key=lambda r: r.rank):
             match rank_process.receive():
                 case None:
+                    rank_process.ended_as = rank_process.ended()
                     raise PeerLost(
                         f"rank {rank_process.rank} ended before its function returned: "
-                        f"{rank_process.ended()}.\n"
-                        + _diagnose([r for r in ranks if r is not rank_process])
+                        f"{rank_process.ended_as}.\n" + _diagnose(ranks)
                     )
                 case ("print", text):
                     _show(rank_process.rank, text)
@@ -278,22 +311,19 @@ def _raise(rank: int, error: bytes | None, text: str, ranks: list[_RankProcess])
         cause = pickle.loads(error) if error else None
     except Exception:  # an exception class that cannot be rebuilt here; its text is enough
         cause = None
-    if isinstance(cause, RecvTimeout):  # this rank is part of the picture: it waits, too
-        raise RecvTimeout(f"{cause}\n{_diagnose(ranks)}") from None
-    others = _diagnose([r for r in ranks if r.rank != rank])
+    others = _diagnose(ranks, rank, explain=isinstance(cause, RecvTimeout | PeerLost))
     if isinstance(cause, MeshError):
         raise type(cause)(f"{cause}\n{others}") from None
     what = text.strip().rsplit("\n", 1)[-1]
     raise RankFailed(f"rank {rank} raised {what}\n\n{text}\n{others}") from cause
 
 
-def _diagnose(ranks: list[_RankProcess]) -> str:
-    """Ask every rank that has not returned what it is doing right now."""
-    asked = {r.control: r for r in ranks if not r.done}
+def _diagnose(ranks: list[_RankProcess], failed: int | None = None, explain: bool = True) -> str:
+    """Ask every rank that has not returned what it is doing right now, and say what that means."""
+    asked = {r.control: r for r in ranks if not r.done and not r.ended_as}
     for rank_process in asked.values():
         rank_process.send(_rank.WHERE)
-    waits: dict[int, Wait] = {}
-    lines: list[str] = []
+    reports: dict[int, Report] = {}
     deadline = time.monotonic() + DIAGNOSIS_S
     while asked and (left := deadline - time.monotonic()) > 0:
         for control in connection.wait(list(asked), timeout=left):
@@ -304,26 +334,24 @@ def _diagnose(ranks: list[_RankProcess]) -> str:
                     continue
                 case ("error", *_):
                     continue  # it has failed as well; where it did so comes next
-                case ("where", Wait() as wait, _):
-                    waits[rank_process.rank] = wait
-                case ("where", None, place):
-                    lines.append(f"  rank {rank_process.rank}: {place}")
-                case ("done", *_):
-                    rank_process.done = True
+                case ("where", report):
+                    reports[rank_process.rank] = report
+                case ("done", _, events):
+                    rank_process.events, rank_process.done = events, True
                 case None:
-                    lines.append(f"  rank {rank_process.rank}: {rank_process.ended()}")
+                    rank_process.ended_as = rank_process.ended()
             del asked[control]
-    lines += [f"  rank {r.rank}: does not answer" for r in asked.values()]
-    finished = [r.rank for r in ranks if r.done]
-    if finished:
-        lines.append(f"  {_names(finished)}: returned already")
-    if waits:
-        lines.append(describe_waits(waits, finished))
-    return "At that moment:\n" + "\n".join(lines) if lines else ""
-
-
-def _names(ranks: Collection[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, sorted(ranks)))
+    finished = [r for r in ranks if r.done]
+    for rank_process in finished:
+        reports[rank_process.rank] = report_of_finished(rank_process.events, len(ranks))
+    return describe(
+        reports,
+        finished=[r.rank for r in finished],
+        gone={r.rank: r.ended_as for r in ranks if r.ended_as},
+        silent=[r.rank for r in asked.values()],
+        failed=failed,
+        explain=explain,
+    )
 
 
 def _show(rank: int, text: str) -> None:

@@ -338,11 +338,14 @@ _LIBRARIES = (os.path.dirname(__file__), *{sysconfig.get_path(p) for p in ("stdl
 
 def place(calls: Iterable[tuple[FrameType, int]]) -> str:
     """'in its own code, work at notebook.py:12': the first (frame, line) that no library owns."""
+    collective = ""
     for frame, line in calls:
         code = frame.f_code
+        if code.co_filename.startswith(_COLLECTIVES):
+            collective = code.co_name
         if not code.co_filename.startswith((*_LIBRARIES, "<frozen", "<string>")):
             return f"in its own code, {code.co_name} at {os.path.basename(code.co_filename)}:{line}"
-    return "starting or leaving"
+    return f"in {collective}, outside of any send or recv" if collective else "starting or leaving"
 
 
 def show(rank: int, line: str, out: TextIO) -> None:
