@@ -43,11 +43,12 @@ ReduceOp = dist.ReduceOp
 class Work(dist.Work):
     """One call on its way. wait() returns when it is done, and raises if it has failed."""
 
-    def __init__(self, name: str, result: list[Tensor], source: int = -1):
+    def __init__(self, name: str, result: list[Tensor], source: int, callbacks: _Callbacks):
         super().__init__()
         self.name = name  # for messages
         self._result = result
         self._source = source
+        self._callbacks = callbacks
         self._done = threading.Event()
         self._error: Exception | None = None
         self._lock = threading.Lock()
@@ -58,7 +59,7 @@ class Work(dist.Work):
             self._error = error
             self._done.set()
         if self._future:
-            _callbacks.run(lambda: self._future.set_result(None))
+            self._callbacks.run(lambda: self._future.set_result(None))
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         seconds = timeout.total_seconds()
@@ -101,32 +102,36 @@ class Work(dist.Work):
 
 
 class _Callbacks:
-    """Runs what waits for futures, each on a thread that does nothing else meanwhile.
+    """A thread that runs what waits for the futures of a group, in the order of their calls.
 
-    Not on the worker: a callback may start another collective and wait for it, as PowerSGD's does.
+    Not the worker's: a callback may start another collective and wait for it, as PowerSGD's does.
+    Whoever waits for a call that was made `depth` callbacks deep is served by a thread of that
+    depth, so it never waits for itself.
     """
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.idle = 0  # threads that wait for something to run
+    this_thread = threading.local()  # .depth: how deep in callbacks it is
+
+    def __init__(self, depth: int):
+        self.depth = depth  # of the calls that these callbacks make
         self.jobs: queue.SimpleQueue = queue.SimpleQueue()
+        self.thread: threading.Thread | None = None
 
     def run(self, job: Callable[[], object]) -> None:
-        with self.lock:
-            if self.idle:
-                self.idle -= 1
-            else:
-                threading.Thread(target=self._loop, name="minidist callbacks", daemon=True).start()
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._loop, name="minidist", daemon=True)
+            self.thread.start()
         self.jobs.put(job)
 
+    def stop(self, timeout_s: float) -> None:
+        self.jobs.put(None)
+        if self.thread and self.thread is not threading.current_thread():
+            self.thread.join(timeout_s)
+
     def _loop(self) -> None:
-        while True:
-            self.jobs.get()()
-            with self.lock:
-                self.idle += 1
-
-
-_callbacks = _Callbacks()
+        self.this_thread.depth = self.depth
+        while job := self.jobs.get():
+            job()
+            del job
 
 
 class _Worker:
@@ -164,13 +169,14 @@ class _Worker:
 class Group(dist.ProcessGroup):
     """A process group whose calls are done by the collectives of this package."""
 
-    def __init__(
-        self, store: dist.Store, rank: int, world_size: int, timeout: timedelta, ranks: list[int]
-    ):
+    def __init__(self, options: Any):
+        rank, world_size = options.group_rank, options.group_size
         super().__init__(rank, world_size)
-        self._store = store
-        self._timeout_s = timeout.total_seconds()
+        self._group_name = options.group_id
+        self._store = options.store
+        self._timeout_s = options.timeout.total_seconds()
         self._who = f"rank {rank} of {world_size}"
+        ranks = list(options.global_ranks_in_group)
         if ranks and ranks != [*range(world_size)]:
             self._who += f" in the group of ranks {ranks}"
         self._calls = 0
@@ -181,11 +187,13 @@ class Group(dist.ProcessGroup):
         self._small_works: deque[Work] = deque(maxlen=100)
         # Three lines between any two ranks: one for collectives, and one for the messages of each
         # direction, so that a thread can send while another one receives.
-        both, down, up = connect(store, rank, world_size, 3, self._timeout_s)
-        self._sockets = [s for line in (both, down, up) for s in line.values()]
+        lines = connect(self._store, rank, world_size, 3, self._timeout_s)
+        both, down, up = lines
+        self._sockets = [connection for line in lines for connection in line.values()]
         self._out = {peer: (down if peer < rank else up)[peer] for peer in both}
         self._in = {peer: (up if peer < rank else down)[peer] for peer in both}
         self._collectives = self._worker(both)
+        self._callbacks: list[_Callbacks] = []
         self._senders: dict[int, _Worker] = {}  # a thread per peer, started when it is needed
         self._receivers: dict[int, _Worker] = {}
         self._early: dict[int, list[tuple[int, Tensor]]] = {peer: [] for peer in both}
@@ -212,11 +220,16 @@ class Group(dist.ProcessGroup):
         source: int = -1,
     ) -> Work:
         self._calls += 1
-        work = Work(f"{name}, call {self._calls} on {self._who}", result, source)
+        name = f"{name}, call {self._calls} on {self._who}"
+        depth = getattr(_Callbacks.this_thread, "depth", 0)
+        with self._lock:
+            if depth == len(self._callbacks):
+                self._callbacks.append(_Callbacks(depth + 1))
+        work = Work(name, result, source, self._callbacks[depth])
         if sum(tensor.numel() for tensor in result) <= SMALL:
             self._small_works.append(work)
         if self._error:
-            work.finish(type(self._error)(f"{work.name}: the group has failed: {self._error}"))
+            work.finish(type(self._error)(f"{name}: the group has failed: {self._error}"))
             return work
         timeout_s = opts.timeout.total_seconds() if opts is not None else -1
         if timeout_s <= 0:  # not given
@@ -247,8 +260,9 @@ class Group(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Finish what has been asked for, then let go of the threads and the sockets."""
-        for worker in (self._collectives, *self._senders.values(), *self._receivers.values()):
-            worker.stop(self._timeout_s)
+        peers = (*self._senders.values(), *self._receivers.values())
+        for thread in (self._collectives, *peers, *self._callbacks):
+            thread.stop(self._timeout_s)
         for connection in self._sockets:
             connection.close()
 
@@ -262,6 +276,10 @@ class Group(dist.ProcessGroup):
 
     def name(self) -> str:
         return "minidist"
+
+    @property
+    def group_name(self) -> str:
+        return self._group_name
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -304,17 +322,17 @@ class Group(dist.ProcessGroup):
 
         def add_up(mesh: Mesh) -> None:
             mine = tensor.detach().coalesce()
-            everyone = []
             for root in range(mesh.world_size):
                 count = broadcast(mesh, torch.tensor(mine.values().shape[0]), root).item()
                 indices, values = mine.indices(), mine.values()
                 if root != mesh.rank:
                     indices = indices.new_empty(indices.shape[0], count)
                     values = values.new_empty(count, *values.shape[1:])
-                everyone.append((broadcast(mesh, indices, root), broadcast(mesh, values, root)))
-            indices = torch.cat([indices for indices, _ in everyone], dim=1)
-            values = torch.cat([values for _, values in everyone])
-            total = torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=True)
+                indices, values = broadcast(mesh, indices, root), broadcast(mesh, values, root)
+                theirs = torch.sparse_coo_tensor(
+                    indices, values, tensor.shape, is_coalesced=True, check_invariants=True
+                )
+                total = theirs if root == 0 else total + theirs
             tensor.copy_(total.coalesce())
 
         def job(mesh: Mesh) -> None:
@@ -627,13 +645,7 @@ def _check(*tensors: Tensor) -> None:
 
 
 def _create(options: Any, backend_options: Any) -> Group:
-    return Group(
-        options.store,
-        options.group_rank,
-        options.group_size,
-        options.timeout,
-        list(options.global_ranks_in_group),
-    )
+    return Group(options)
 
 
 dist.Backend.register_backend("minidist", _create, extended_api=True, devices=["cpu"])

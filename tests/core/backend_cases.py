@@ -208,7 +208,7 @@ def strided() -> list[str]:
     return wrong
 
 
-# Training: name -> parameters and buffers at the end
+# Training: name -> the module at the end
 
 
 class Branches(nn.Module):
@@ -232,11 +232,11 @@ class Embedded(nn.Module):
         return self.linear(self.table(x))
 
 
-def state(module: nn.Module) -> Tensor:
-    return torch.cat([t.detach().double().reshape(-1) for t in module.state_dict().values()])
+def flat(tensors) -> Tensor:
+    return torch.cat([t.detach().double().reshape(-1) for t in tensors])
 
 
-def train_digits(group, steps: int = 4, hook=None, micro: int = 1, **options) -> Tensor:
+def train_digits(group, steps: int = 4, hook=None, micro: int = 1, **options) -> nn.Module:
     """A few steps on this rank's digits; every rank starts from other parameters, DDP must care."""
     rank, n = dist.get_rank(group), dist.get_world_size(group)
     torch.manual_seed(rank)
@@ -253,10 +253,10 @@ def train_digits(group, steps: int = 4, hook=None, micro: int = 1, **options) ->
             with ddp.no_sync() if part < micro - 1 else contextlib.nullcontext():
                 nn.functional.cross_entropy(ddp(images[batch]), labels[batch]).backward()
         optimizer.step()
-    return state(net)
+    return net
 
 
-def train_branches(group) -> Tensor:
+def train_branches(group) -> nn.Module:
     """Each rank uses another branch, and a third one is never used."""
     rank = dist.get_rank(group)
     torch.manual_seed(rank)
@@ -267,10 +267,10 @@ def train_branches(group) -> Tensor:
         optimizer.zero_grad()
         ddp(numbers((5, 8), torch.float32, rank, step), bool((step + rank) % 2)).sum().backward()
         optimizer.step()
-    return state(net)
+    return net
 
 
-def train_uneven(group, **options) -> Tensor:
+def train_uneven(group, **options) -> nn.Module:
     """Rank r has r more batches than rank 0."""
     rank = dist.get_rank(group)
     torch.manual_seed(rank)
@@ -282,10 +282,10 @@ def train_uneven(group, **options) -> Tensor:
             optimizer.zero_grad()
             ddp(numbers((5, 8), torch.float32, rank, step)).sum().backward()
             optimizer.step()
-    return state(net)
+    return net
 
 
-def train_sparse(group) -> Tensor:
+def train_sparse(group) -> nn.Module:
     rank = dist.get_rank(group)
     torch.manual_seed(rank)
     net = Embedded()
@@ -295,10 +295,10 @@ def train_sparse(group) -> Tensor:
         optimizer.zero_grad()
         ddp(numbers((6,), torch.int64, rank, step) % 10).sum().backward()
         optimizer.step()
-    return state(net)
+    return net
 
 
-def train_two_forwards(group) -> Tensor:
+def train_two_forwards(group) -> nn.Module:
     """Two forwards and one backward: the buffer broadcast between them must not upset autograd."""
     rank = dist.get_rank(group)
     torch.manual_seed(rank)
@@ -306,7 +306,7 @@ def train_two_forwards(group) -> Tensor:
     ddp = DistributedDataParallel(net, process_group=group)
     images, _ = digits_shard(rank, dist.get_world_size(group))
     (ddp(images[:16]) + ddp(images[16:32])).sum().backward()
-    return torch.cat([state(net), *(p.grad.double().reshape(-1) for p in net.parameters())])
+    return net
 
 
 def fp16(group):
@@ -360,6 +360,12 @@ def compare_all(mesh) -> dict[str, tuple[Tensor, Tensor]]:
         assert ours.keys() == theirs.keys()
         out.update({name: (ours[name], theirs[name]) for name in ours})
     for name, train in TRAINING.items():
-        out[f"training: {name}"] = train(dist.group.WORLD), train(gloo)
+        nets = train(dist.group.WORLD), train(gloo)
+        out[f"training: {name}"] = tuple(flat(net.parameters()) for net in nets)
+        out[f"last gradients: {name}"] = tuple(
+            flat(p.grad.to_dense() for p in net.parameters() if p.grad is not None) for net in nets
+        )
+        if [*nets[0].buffers()]:  # which differ between ranks until the next forward
+            out[f"buffers: {name}"] = tuple(flat(net.buffers()) for net in nets)
     dist.destroy_process_group()
     return out
