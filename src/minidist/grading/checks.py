@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from minidist import verify
-from minidist.grading import diagnose
+from minidist.grading import diagnose, patterns
 from minidist.grading.answers import Answer, Attempt, Place, Problem, attempt_on_processes
 from minidist.grading.cases import Case, make_bases, make_inputs, salted
 from minidist.grading.exercises import Exercise
@@ -91,13 +91,14 @@ def runs(exercise: Exercise, attempt: Attempt) -> Feedback | None:
     problem = answer.problem
     assert problem is not None
     common = diagnose.only_when([a.case for a in failing], [a.case for a in attempt.finished])
+    turns = exercise.pattern in (patterns.ring, patterns.ring_to_the_left)
     return Feedback(
         _raised(problem),
         case=str(answer.case),
         rank=problem.rank,
         step=problem.step,
         place=_last(problem.where),
-        diagnosis=_join(diagnose.reason_for_problem(problem, answer.case), common),
+        diagnosis=_join(diagnose.reason_for_problem(problem, answer.case, turns), common),
         details=_traceback(problem),
     )
 
@@ -347,12 +348,19 @@ def sent_bytes(exercise: Exercise, attempt: Attempt) -> Feedback | None:
                     "Each step sends all rows, also those that are still empty or known already. "
                     "Send one row, the one that arrived last."
                 )
-            elif "reduce" in exercise.name and all(e.nbytes >= whole for e in sends):
+            elif (
+                exercise.pattern in (patterns.ring, patterns.ring_to_the_left)
+                and "reduce" in exercise.name + exercise.gloo_op
+                and all(e.nbytes >= whole for e in sends)
+            ):
                 why = (
                     "Each step sends the whole tensor. The point of the ring is to send one chunk "
                     "of N per step."
                 )
-            elif exercise.name == "broadcast" and len(sends) == case.world_size - 1:
+            elif (
+                exercise.pattern in (patterns.tree, patterns.up_and_down)
+                and len(sends) == case.world_size - 1
+            ):
                 why = (
                     "The root sends to everyone itself, one after the other. In a doubling tree "
                     "whoever has the tensor helps to hand it on."
@@ -383,7 +391,7 @@ def chain(exercise: Exercise, attempt: Attempt) -> Feedback | None:
         if took <= allowed:
             return None
         why = "Messages wait for one another that could go at the same time."
-        if exercise.name == "broadcast":
+        if exercise.pattern in (patterns.tree, patterns.up_and_down):
             why = (
                 "The tensor goes from rank to rank along a line. In a doubling tree the number "
                 "of ranks that have it doubles with each step."
@@ -445,6 +453,8 @@ def gloo(exercise: Exercise, attempt: Attempt) -> Feedback | None:
                 difference = float("inf")
             else:
                 difference = float((mine.double() - theirs.double()).abs().max())
+            if difference > 0 and exercise.bit_equal:
+                return _other_bits(answer.case, rank, mine.reshape(-1), theirs.reshape(-1))
             if not difference <= verify.TOLERANCE:
                 return Feedback(
                     f"Rank {rank} differs from gloo by {difference:.3g}.",
@@ -455,6 +465,21 @@ def gloo(exercise: Exercise, attempt: Attempt) -> Feedback | None:
         return None
 
     return _smallest(attempt, wrong)
+
+
+def _other_bits(case: Case, rank: int, mine: Tensor, theirs: Tensor) -> Feedback:
+    """Close to gloo, but added in another order; where, and if we know it, in which."""
+    wrong = (mine != theirs).nonzero().reshape(-1)
+    index = int(wrong[0])
+    why = diagnose.order_of_sum(make_inputs(case), mine)
+    return Feedback(
+        f"Rank {rank} has other bits than gloo in {len(wrong)} of {len(mine)} elements, first in "
+        f"element {index}.",
+        rank=rank,
+        expected=f"element {index}: {theirs[index].item()!r}",
+        came=f"element {index}: {mine[index].item()!r}",
+        diagnosis=why,
+    )
 
 
 def gloo_outputs(op: str, case: Case) -> list[Tensor]:

@@ -13,9 +13,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from minidist import verify
+from minidist.collectives.chunks import gloo_chunks
 from minidist.grading.answers import Answer, Problem
 from minidist.grading.cases import Case
 from minidist.mesh import wait_circle
+from minidist.trace import dtype_name
 
 
 def reason_for_values(
@@ -229,12 +232,47 @@ def _broadcast_reason(
     return ""
 
 
-def reason_for_problem(problem: Problem, case: Case) -> str:
-    """What an exception usually means."""
+def order_of_sum(inputs: list[Tensor], came: Tensor) -> str:
+    """In which order the numbers were added, if it is one that we know and not gloo's."""
+    flat = [tensor.reshape(-1) for tensor in inputs]
+    n, numel, dtype = len(flat), flat[0].numel(), flat[0].dtype
+    if torch.equal(came, verify.ring_order_sum(flat)):
+        return "These are the bits of the ring that turns right, in equal chunks."
+    exact = torch.stack(flat).double().sum(0).to(dtype)
+    if dtype.itemsize < 4 and (came == exact).double().mean() > 0.98:
+        return (
+            "The sums were kept in float32 and rounded at the end: more exact, but gloo rounds to "
+            f"{dtype_name(dtype)} after each addition."
+        )
+    equal = [slice(c * -(-numel // n), (c + 1) * -(-numel // n)) for c in range(n)]
+    for first in range(n):
+        for cuts, where in (
+            (gloo_chunks(n, numel, dtype.itemsize), ""),
+            (equal, " and the tensor is cut into N equal chunks, where gloo cuts elsewhere"),
+        ):
+            total = torch.empty_like(flat[0])
+            for c, part in enumerate(cuts):
+                one = flat[(c + first) % n][part].clone()
+                for step in range(1, n):
+                    one += flat[(c + first - step) % n][part]
+                total[part] = one
+            if torch.equal(came, total):
+                begins = f"c {f'+ {first} ' if first else ''}mod N"
+                starts = (
+                    "Each chunk begins at the right rank"
+                    if first == n - 1
+                    else f"Chunk c begins at rank {begins}; in gloo it begins at rank c - 1"
+                )
+                return f"{starts}{where or ''}."
+    return ""
+
+
+def reason_for_problem(problem: Problem, case: Case, ring: bool = False) -> str:
+    """What an exception usually means; `ring`: in an exercise whose messages go round a ring."""
     text = problem.text
     if problem.type == "NotImplementedError":
         return "Nothing is written yet. Read the docstring, then start with world size 2 on paper."
-    if "is a `% mesh.world_size` missing" in text:
+    if "is a `% mesh.world_size` missing" in text and ring:
         return (
             "Neighbours are counted modulo the world size: the last rank's right neighbour is "
             "rank 0."

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from minidist import collectives
+from minidist.collectives.chunks import gloo_chunks
 from minidist.grading import patterns
 from minidist.grading.cases import Case
 from minidist.trace import Trace
@@ -40,6 +41,7 @@ class Exercise:
     reference: Callable[..., Tensor]  # the course's own, to find the step where a run goes wrong
     price: str  # the bound on bytes in words
     deadline_s: float = 2.0  # for one case
+    bit_equal: bool = False  # to gloo, not only within 1e-5
 
 
 def _sum(case: Case, inputs: list[Tensor]) -> list[Tensor]:
@@ -71,6 +73,28 @@ def _chunk(case: Case) -> int:
 
 def _doublings(case: Case) -> int:
     return math.ceil(math.log2(case.world_size))
+
+
+def _power(case: Case) -> int:
+    """The largest power of two up to the world size."""
+    return 1 << (case.world_size.bit_length() - 1)
+
+
+def _halving_doubling_bytes(case: Case, rank: int) -> int:
+    size = _power(case)
+    chunk = -(-case.numel // size) * getattr(torch, case.dtype).itemsize
+    leaning = rank < 2 * (case.world_size - size)
+    return 2 * (size - 1) * chunk + (size * chunk if leaning else 0)
+
+
+def _halving_doubling_steps(case: Case) -> int:
+    return 2 * (_power(case).bit_length() - 1) + 2 * (_power(case) < case.world_size)
+
+
+def _gloo_chunks(case: Case) -> list[int]:
+    itemsize = getattr(torch, case.dtype).itemsize
+    cuts = gloo_chunks(case.world_size, case.numel, itemsize)
+    return [len(range(case.numel)[cut]) * itemsize for cut in cuts]
 
 
 def _sorted(*cases: Case) -> list[Case]:
@@ -124,6 +148,8 @@ def _real(*shapes: tuple[int, tuple[int, ...], int | None]) -> list[Case]:
         for fractions in (False, True)
     ]
 
+
+_GLOO_SIZES = ((1000, "float32"), (30_011, "float32"), (1001, "float16"), (1001, "bfloat16"))
 
 EXERCISES = {
     exercise.name: exercise
@@ -207,6 +233,59 @@ EXERCISES = {
             steps=_doublings,
             reference=collectives.broadcast,
             price="at most ceil(log2 N) tensors",
+        ),
+        Exercise(
+            name="tree_allreduce",
+            title="Tree allreduce: up and down again",
+            chapter="ring_or_tree",
+            minutes=25,
+            parameters=("mesh", "tensor"),
+            cases=_ANY_SHAPE,
+            on_processes=_real((2, (5,), None), (3, (5,), None), (4, (2, 3), None)),
+            gloo_op="allreduce",
+            expected=_sum,
+            pattern=patterns.up_and_down,
+            bytes_sent=lambda case, rank: (_doublings(case) + (rank != 0)) * _whole(case),
+            steps=lambda case: 2 * _doublings(case),
+            reference=collectives.tree_allreduce,
+            price="one tensor up, at most ceil(log2 N) down",
+        ),
+        Exercise(
+            name="halving_doubling",
+            title="Halving and doubling: the ring's bytes in a tree's steps",
+            chapter="ring_or_tree",
+            minutes=45,
+            parameters=("mesh", "tensor"),
+            cases=_ANY_SHAPE,
+            on_processes=_real((2, (5,), None), (3, (5,), None), (4, (2, 3), None)),
+            gloo_op="allreduce",
+            expected=_sum,
+            pattern=patterns.halving_doubling,
+            bytes_sent=_halving_doubling_bytes,
+            steps=_halving_doubling_steps,
+            reference=collectives.halving_doubling_allreduce,
+            price="2(P - 1)/P of the tensor padded to a multiple of P, all of it in a fold",
+        ),
+        Exercise(
+            name="gloo_bits",
+            title="The bits of gloo: a ring that adds in gloo's order",
+            chapter="your_ring_under_ddp",
+            minutes=40,
+            parameters=("mesh", "tensor"),
+            cases=_ANY_SHAPE,
+            on_processes=_sorted(
+                *(case for n in (3, 4) for case in _real((n, (4 * n + 1,), None))),
+                *(Case(3, (size,), t, fractions=True) for size, t in _GLOO_SIZES),
+                *(Case(4, (size,), t, fractions=True) for size, t in _GLOO_SIZES),
+            ),
+            gloo_op="allreduce",
+            expected=_sum,
+            pattern=patterns.ring_to_the_left,
+            bytes_sent=lambda case, rank: 2 * (sum(_gloo_chunks(case)) - min(_gloo_chunks(case))),
+            steps=lambda case: 2 * (case.world_size - 1),
+            reference=collectives.ring_allreduce,
+            price="in each of two passes every chunk but one",
+            bit_equal=True,
         ),
     )
 }

@@ -6,6 +6,7 @@ sentence on what the run looks like instead.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from minidist.grading.cases import Case
@@ -24,18 +25,29 @@ class Fault:
 
 def ring(case: Case, trace: Trace) -> Fault | None:
     """Rank r sends only to r + 1, and so receives only from r - 1."""
+    return _ring(case, trace, 1)
+
+
+def ring_to_the_left(case: Case, trace: Trace) -> Fault | None:
+    """Rank r sends only to r - 1, and so receives only from r + 1."""
+    return _ring(case, trace, -1)
+
+
+def _ring(case: Case, trace: Trace, turn: int) -> Fault | None:
     n = case.world_size
     sends = _sends(trace)
-    wrong = [e for e in sends if e.peer != (e.rank + 1) % n]
+    wrong = [e for e in sends if e.peer != (e.rank + turn) % n]
     if not wrong and (n == 1 or case.numel == 0 or sends):
         return None
     if not sends:
         return Fault(None, "messages around the ring", "Nothing was sent at all.", 0)
-    expected = "rank r sends to rank (r + 1) mod N and to nobody else"
-    if all(e.peer == (e.rank - 1) % n for e in sends):
+    formula = "(r + 1) mod N" if turn == 1 else "(r - 1) mod N"
+    expected = f"rank r sends to rank {formula} and to nobody else"
+    if all(e.peer == (e.rank - turn) % n for e in sends):
+        comes, due = ("left", "right") if turn == 1 else ("right", "left")
         why = (
-            "Your ring turns the other way: every rank sends to its left neighbour. "
-            "The contract sends to the right, (rank + 1) % world_size."
+            f"Your ring turns the other way: every rank sends to its {comes} neighbour. "
+            f"The contract sends to the {due}, (rank {'+' if turn == 1 else '-'} 1) % world_size."
         )
     elif all(0 in (e.rank, e.peer) for e in sends):
         why = (
@@ -45,7 +57,7 @@ def ring(case: Case, trace: Trace) -> Fault | None:
     elif all(len({e.peer for e in sends if e.rank == r}) == n - 1 for r in range(n)):
         why = (
             "Every rank sends to every other rank directly. On a ring each rank talks to its two "
-            "neighbours only, and what came from the left is handed on to the right."
+            "neighbours only, and what came from one is handed on to the other."
         )
     else:
         why = "Some messages skip a neighbour."
@@ -100,6 +112,75 @@ def tree(case: Case, trace: Trace) -> Fault | None:
             why = f"Rank {rank} sends before it has received anything: its own tensor is not src's."
             return Fault(early[0], expected, why)
     return None
+
+
+def up_and_down(case: Case, trace: Trace) -> Fault | None:
+    """Each rank but 0 sends one partial sum, then receives the sum once: 2(N - 1) messages."""
+    n = case.world_size
+    sends = _sends(trace)
+    if case.numel == 0 and not sends:
+        return None
+    expected = (
+        f"{n - 1} messages up and {n - 1} down: each rank but 0 sends one partial sum, and then "
+        "receives the sum once"
+    )
+    if len(sends) != 2 * (n - 1):
+        why = f"Here are {len(sends)} messages in all."
+        if len(sends) > 2 * (n - 1):
+            why += (
+                " In a tree every rank but 0 has one parent, to which it sends its partial sum "
+                "once; swapping with several partners costs the bytes of each swap."
+            )
+        return Fault(sends[0] if sends else None, expected, why)
+    for rank, events in enumerate(trace.by_rank):
+        last = max((e.step for e in events if e.kind == "recv"), default=-1)
+        before = [e for e in events if e.kind == "send" and e.step < last]
+        if rank == 0 and before:
+            why = "Rank 0 hands something out before it has received all partial sums."
+            return Fault(before[0], expected, why)
+        if rank and (len(before) > 1 or last < 0):
+            why = f"Rank {rank} sends {len(before)} messages before the sum reaches it."
+            return Fault(before[1] if before else None, expected, why, rank)
+    return None
+
+
+def halving_doubling(case: Case, trace: Trace) -> Fault | None:
+    """P ranks swap with log2 P partners twice; each of the other N - P leans on one of them."""
+    n = case.world_size
+    power = 1 << (n.bit_length() - 1)
+    rounds, extra = power.bit_length() - 1, n - power
+    due = 2 * rounds * power + 2 * extra
+    sends = _sends(trace)
+    if case.numel == 0 and not sends:
+        return None
+    expected = f"{power} ranks swap in {rounds} halvings and {rounds} doublings: {due} messages"
+    if extra:
+        expected += f", {2 * extra} of them between the other {extra} and their stand-ins"
+    if len(sends) == rounds * power + 2 * extra and rounds:
+        return Fault(
+            sends[0],
+            expected,
+            "Here are half as many swaps, so each must carry everything: first halve what is "
+            "swapped from round to round, then double it.",
+        )
+    if len(sends) != due:
+        return Fault(sends[0] if sends else None, expected, f"Here are {len(sends)} messages.", 0)
+    ways = Counter((e.rank, e.peer) for e in sends)
+    for rank in range(0, 2 * extra, 2):
+        there, back = (rank, rank + 1), (rank + 1, rank)
+        others = [way for way in ways if rank in way and way not in (there, back)]
+        if others or ways[there] != 1 or ways[back] != 1:
+            why = f"Rank {rank} is one too many: it leans on rank {rank + 1} and nobody else."
+            return Fault(_first(trace, *(others or [there])[0]), expected, why)
+    twice = [w for w in sorted(ways) if ways[w] != 2 and min(w) // 2 * 2 >= 2 * extra]
+    if twice:
+        why = "Each pair of partners meets twice: once halving, once doubling."
+        return Fault(_first(trace, *twice[0]), expected, why)
+    return None
+
+
+def _first(trace: Trace, src: int, dst: int) -> Event | None:
+    return next((e for e in _sends(trace) if (e.rank, e.peer) == (src, dst)), None)
 
 
 def _sends(trace: Trace) -> list[Event]:
