@@ -322,6 +322,7 @@ class Group(dist.ProcessGroup):
 
         def add_up(mesh: Mesh) -> None:
             mine = tensor.detach().coalesce()
+            everyone = []
             for root in range(mesh.world_size):
                 count = broadcast(mesh, torch.tensor(mine.values().shape[0]), root).item()
                 indices, values = mine.indices(), mine.values()
@@ -329,10 +330,14 @@ class Group(dist.ProcessGroup):
                     indices = indices.new_empty(indices.shape[0], count)
                     values = values.new_empty(count, *values.shape[1:])
                 indices, values = broadcast(mesh, indices, root), broadcast(mesh, values, root)
-                theirs = torch.sparse_coo_tensor(
-                    indices, values, tensor.shape, is_coalesced=True, check_invariants=True
+                everyone.append(
+                    torch.sparse_coo_tensor(
+                        indices, values, tensor.shape, is_coalesced=True, check_invariants=True
+                    )
                 )
-                total = theirs if root == 0 else total + theirs
+            total = everyone[0]
+            for theirs in everyone[1:]:
+                total = total + theirs
             tensor.copy_(total.coalesce())
 
         def job(mesh: Mesh) -> None:

@@ -1,4 +1,4 @@
-"""python -m minidist: verify, simulate, doctor, and the exercises."""
+"""python -m minidist: verify, simulate, train, doctor, and the exercises."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from minidist import PRIMITIVES, collectives, cost
 from minidist.doctor import examine
 from minidist.grading.commands import add_commands
 from minidist.launch import run
+from minidist.training import LEARNED, TEST_DIGITS, train
 from minidist.transports.simulated import ALPHA, BETA, Simulated, steps
 from minidist.verify import Comparison, compare
 
@@ -47,6 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--beta", type=_seconds, default=BETA, help="seconds per byte")
     command.add_argument("--json", type=Path, metavar="FILE", help="write the result there, too")
     command.set_defaults(run=_simulate)
+
+    command = commands.add_parser("train", help="train the digits net with DDP on several ranks")
+    command.add_argument("--backend", choices=("minidist", "gloo", "nccl"), default="minidist")
+    command.add_argument("--world-size", type=_world_size, default=2)
+    command.add_argument("--epochs", type=_world_size, default=5)
+    command.add_argument("--ddp", choices=("torch",), default="torch", help="whose DDP")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the epochs there, too")
+    command.set_defaults(run=_train)
 
     command = commands.add_parser("doctor", help="can this machine run the course?")
     command.add_argument("--json", type=Path, metavar="FILE", help="write the findings there, too")
@@ -127,6 +136,22 @@ def _simulate(arguments: argparse.Namespace) -> int:
         print(f"{name.replace('_', ' '):22} {_shown(value)}")
     _write_json(arguments.json, answer)
     return 0 if abs(trace.duration - predicted) <= 1e-9 * max(predicted, 1e-30) else 1
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    print(
+        f"PyTorch's DDP on {arguments.backend}, {arguments.world_size} ranks; "
+        f"{TEST_DIGITS} digits are kept for the test."
+    )
+    try:
+        epochs = train(arguments.backend, arguments.world_size, arguments.epochs)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 2
+    _write_json(arguments.json, [asdict(epoch) for epoch in epochs])
+    learned = epochs[-1].accuracy >= LEARNED
+    print(f"{'Learned' if learned else 'NOT LEARNED'}: the bound is {LEARNED:.0%} accuracy.")
+    return 0 if learned else 1
 
 
 def _shown(value: str | int | float) -> str:
