@@ -589,7 +589,6 @@ function render({ model, el }) {
       model.set("step", step);
       model.save_changes();
     }
-    if (playing && step === lastStep() && !flight) halt();
   }
 
   function halt() {
