@@ -348,8 +348,8 @@ def _difference(recording: Recording, reference: Recording, number: int) -> tupl
         for got, wanted in zip(is_, should, strict=False):
             if _matter(got) != _matter(wanted):
                 return rank, (
-                    f"In step {number - 1}, {reference.describe(wanted, verb='should send')}; instead "
-                    f"{reference.describe(got, subject='it')}."
+                    f"In step {number - 1}, {reference.describe(wanted, verb='should send')}; "
+                    f"instead {reference.describe(got, subject='it')}."
                 )
         if len(is_) > len(should):
             extra = reference.describe(is_[len(should)], subject="it")
