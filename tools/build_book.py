@@ -3,7 +3,7 @@
 Three layers remember things between builds, and each is told when to forget:
 
 - the executed cells (_build/.jupyter_cache) know a page's cells only, so they are dropped when
-  anything changes that running a cell can see: the package, the exercises, the installed versions;
+  anything changes that running a cell can see: the package and the installed versions;
 - Sphinx's parsed pages (_build/.doctrees) and the written pages (_build/html) are dropped with
   them, and also when the configuration, the table of contents or our extensions change;
 - after a failed or broken-off build the parsed pages go too: Sphinx reports a warning once, when it
@@ -27,7 +27,7 @@ from jupyter_book.sphinx import build_sphinx
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
 BUILD = ROOT / "_build"
-SEEN_BY_CELLS = ["src", "exercises", "requirements.txt", "pyproject.toml"]
+SEEN_BY_CELLS = ["src", "requirements.txt", "pyproject.toml"]
 SEEN_BY_PAGES = ["_config.yml", "book/_toc.yml", "book/_ext", "book/assets", "book/references.bib"]
 SKIP = {"__pycache__", "mathjax", ".ipynb_checkpoints"}
 

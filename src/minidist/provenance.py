@@ -106,7 +106,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Frame:
-    """The run after `step` steps; frame 0 is the start.
+    """The run after `step` steps; frame 0 is the start, frame k shows what step k - 1 has done.
 
     messages: what travelled in this step. buffers[r][e]: rank r's cell for element e.
     sent[r]: bytes that rank r has sent so far. text: the step in a sentence.
@@ -328,7 +328,7 @@ def first_divergence(recording: Recording, reference: Recording) -> Divergence |
             return Divergence(
                 number,
                 extra.src,
-                f"Everything should be done after step {number - 1}, but in step {number} "
+                f"Everything should be done after step {number - 2}, but in step {number - 1} "
                 f"{recording.describe(extra)}.",
             )
         difference = _difference(recording, reference, number)
@@ -348,19 +348,22 @@ def _difference(recording: Recording, reference: Recording, number: int) -> tupl
         for got, wanted in zip(is_, should, strict=False):
             if _matter(got) != _matter(wanted):
                 return rank, (
-                    f"In step {number}, {reference.describe(wanted, verb='should send')}; instead "
-                    f"{reference.describe(got, subject='it')}."
+                    f"In step {number - 1}, {reference.describe(wanted, verb='should send')}; "
+                    f"instead {reference.describe(got, subject='it')}."
                 )
         if len(is_) > len(should):
             extra = reference.describe(is_[len(should)], subject="it")
             more = "anything more" if should else "anything"
-            return rank, f"In step {number}, rank {rank} should not send {more}; instead {extra}."
+            return (
+                rank,
+                f"In step {number - 1}, rank {rank} should not send {more}; instead {extra}.",
+            )
         if len(should) > len(is_):
             return rank, _stopped(recording, reference, number, should[len(is_)])
         lost = next((m for m in is_ if not m.received), None)
         if lost and all(m.received for m in should) and not recording.error:
             return rank, (
-                f"In step {number}, {recording.describe(lost)}, but rank {lost.dst} never "
+                f"In step {number - 1}, {recording.describe(lost)}, but rank {lost.dst} never "
                 "receives it."
             )
     if number == recording.steps == reference.steps and not recording.error:
@@ -370,7 +373,7 @@ def _difference(recording: Recording, reference: Recording, number: int) -> tupl
 
 def _stopped(recording: Recording, reference: Recording, number: int, missing: Message) -> str:
     """The sentence for a message that is not sent; if the run has failed, with the reason."""
-    what = f"In step {number}, {reference.describe(missing, verb='should send')}"
+    what = f"In step {number - 1}, {reference.describe(missing, verb='should send')}"
     if recording.error:
         return f"{what}, but the run stops before that: {recording.error}"
     return f"{what}; instead it sends nothing."
@@ -933,7 +936,7 @@ def _sentence(recording: Recording, step: int) -> str:
     frame, size = recording.frames[step], recording.world_size
     if step == 0:
         return _start_sentence(recording)
-    head = f"Step {step} of {recording.steps}: "
+    head = f"Step {step - 1}: "  # counted from 0, as in the code and in every error
     if not frame.messages:
         return head + "nothing arrives."
     lead = next((m for m in frame.messages if 0 in m.elements), frame.messages[0])

@@ -127,7 +127,7 @@ def test_the_colab_button_points_at_a_notebook_that_exists(site, page):
 
 
 def test_a_change_of_what_cells_see_makes_the_book_stale(tmp_path, monkeypatch):
-    for name in ("src/minidist", "exercises", "book", "tools"):
+    for name in ("src/minidist", "book", "tools"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("requirements.txt", "pyproject.toml", "_config.yml", "book/_toc.yml"):
         (tmp_path / name).write_text("")

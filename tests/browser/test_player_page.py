@@ -133,7 +133,7 @@ def test_keyboard(host, ring):
     slider.focus()
     tab.keyboard.press("ArrowRight")
     at(root, 1)
-    expect(slider).to_have_attribute("aria-valuetext", "step 1 of 6")
+    expect(slider).to_have_attribute("aria-valuetext", "1 of 6 steps done")
     tab.keyboard.press("End")
     at(root, 6)
 
@@ -300,7 +300,7 @@ def test_accessible(host, ring, theme):
         report = Axe().run(tab)
         assert report.violations_count == 0, report.generate_report()
     picture = tab.get_by_role("img").first
-    expect(picture).to_have_accessible_name("4 ranks and their buffers after step 6 of 6")
+    expect(picture).to_have_accessible_name("4 ranks and their buffers after 6 of 6 steps")
     expect(picture.locator("desc")).to_have_text(
         re.compile(r"^Rank 0: chunk 0: 22 from ranks 0, 1")
     )

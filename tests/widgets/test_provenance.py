@@ -154,7 +154,7 @@ def test_the_layout_comes_from_the_messages(fn, op, layouts):
 def test_sentences():
     texts = [f.text for f in record(minidist.ring_allreduce, 4, 4).frames]
     assert texts[2] == (
-        "Step 2 of 6: rank 1 sends chunk 0, the sum of ranks 0 and 1, to rank 2, which adds its "
+        "Step 1: rank 1 sends chunk 0, the sum of ranks 0 and 1, to rank 2, which adds its "
         "own. At the same time the other 3 ranks send theirs."
     )
     assert "the sum of all 4 ranks, to rank 0, which keeps it" in texts[4]
@@ -184,7 +184,7 @@ def test_a_mix_of_elements_is_shown_as_what_it_is():
     assert recording.frames[1].text.count("which adds it in another place") == 1
     assert (divergence.frame, divergence.rank) == (2, 0)
     assert divergence.text == (
-        "In step 2, rank 0 should send chunk 3, the sum of ranks 0 and 3, to rank 1; instead it "
+        "In step 1, rank 0 should send chunk 3, the sum of ranks 0 and 3, to rank 1; instead it "
         "sends its own chunk 3 to rank 1."
     )
 

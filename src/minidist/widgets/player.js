@@ -502,7 +502,7 @@ function render({ model, el }) {
     const shown = flight ? step - 1 : step;
     const changed = !flight && step > 0 ? changes(recording.frames[step - 1], frame) : new Set();
     const title = svg("title");
-    title.textContent = `${recording.world_size} ranks and their buffers after step ${step} of ${lastStep()}`;
+    title.textContent = `${recording.world_size} ranks and their buffers after ${step} of ${lastStep()} steps`;
     const description = svg("desc");
     description.textContent = inWords(frame);
     stage.replaceChildren(title, description, drawLinks(recording, picture));
@@ -518,7 +518,7 @@ function render({ model, el }) {
     const words = frame.text.replace(/\b(ranks?|chunks?|step|of) (\d)/gi, "$1\u00a0$2"); // keep together
     if (status.textContent !== words) status.textContent = words;
     range.value = step;
-    range.setAttribute("aria-valuetext", `step ${step} of ${lastStep()}`);
+    range.setAttribute("aria-valuetext", `${step} of ${lastStep()} steps done`);
     count.textContent = `${step} / ${lastStep()}`;
     back.disabled = step === 0;
     forward.disabled = step === lastStep();
@@ -589,7 +589,6 @@ function render({ model, el }) {
       model.set("step", step);
       model.save_changes();
     }
-    if (playing && step === lastStep() && !flight) halt();
   }
 
   function halt() {

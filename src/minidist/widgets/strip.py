@@ -61,7 +61,7 @@ class _Strip:
     def _panel(self, axes: Axes, number: int, x: float, y: float, first: bool) -> None:
         recording = self.recording
         frame = recording.frames[number]
-        title = f"step {number}" if number else "start"
+        title = f"step {number - 1}" if number else "start"
         axes.text(x, y + 0.13, title, fontsize=9, fontweight="bold", color=LIGHT["ink"])
         arrived = {
             (m.dst, e) for m in frame.messages if m.received for e in m.elements if e is not None
