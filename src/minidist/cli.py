@@ -1,4 +1,4 @@
-"""python -m minidist: verify, simulate, train, doctor, and the exercises."""
+"""python -m minidist: verify, simulate, train, bench, doctor, and the exercises."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from minidist import PRIMITIVES, collectives, cost
+from minidist import PRIMITIVES, bench, collectives, cost, palette
 from minidist.doctor import examine
 from minidist.grading.commands import add_commands
-from minidist.launch import run
+from minidist.launch import WIRES, run
 from minidist.training import LEARNED, TEST_DIGITS, train
 from minidist.transports.simulated import ALPHA, BETA, Simulated, steps
 from minidist.verify import Comparison, compare
@@ -56,6 +56,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--ddp", choices=("torch",), default="torch", help="whose DDP")
     command.add_argument("--json", type=Path, metavar="FILE", help="write the epochs there, too")
     command.set_defaults(run=_train)
+
+    command = commands.add_parser("bench", help="time allreduce on every wire, beside gloo")
+    command.add_argument("--transport", choices=bench.TRANSPORTS, nargs="+", default=list(WIRES))
+    command.add_argument(
+        "--algorithm", choices=bench.ALGORITHMS, nargs="+", default=list(bench.ALGORITHMS)
+    )
+    command.add_argument("--world-size", type=_world_size, nargs="+", default=[2, 4])
+    sizes = [_size(text) for text in ("1K", "64K", "1M", "16M", "64M")]
+    command.add_argument("--sizes", type=_size, nargs="+", default=sizes, help="e.g. 1K 64K 16M")
+    command.add_argument("--repeats", type=_world_size, default=20, help="rounds per size")
+    command.add_argument(
+        "--seconds", type=_seconds, default=3.0, help="cut the rounds of a size short after this"
+    )
+    command.add_argument("--json", type=Path, metavar="FILE", help="write rows and goals there")
+    command.add_argument("--plot", type=Path, metavar="FILE", help="draw them there (svg, png)")
+    command.set_defaults(run=_bench)
 
     command = commands.add_parser("doctor", help="can this machine run the course?")
     command.add_argument("--json", type=Path, metavar="FILE", help="write the findings there, too")
@@ -152,6 +168,43 @@ def _train(arguments: argparse.Namespace) -> int:
     learned = epochs[-1].accuracy >= LEARNED
     print(f"{'Learned' if learned else 'NOT LEARNED'}: the bound is {LEARNED:.0%} accuracy.")
     return 0 if learned else 1
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    where = bench.machine()
+    print(", ".join(f"{name} {value}" for name, value in where.items()))
+    print("allreduce of float32; medians of the slowest rank; bandwidths in GB/s\n")
+    print(bench.HEADER, flush=True)
+    rows = []
+    for row in bench.bench(
+        arguments.transport,
+        arguments.algorithm,
+        arguments.world_size,
+        arguments.sizes,
+        arguments.repeats,
+        arguments.seconds,
+    ):
+        rows.append(row)
+        print(bench.line(row), flush=True)
+    if not rows:
+        print("Nothing to measure: the backend is measured beside tcp.", file=sys.stderr)
+        return 2
+    goals = bench.goals(rows)
+    if goals:
+        print(f"\nGoals: {sum(goal.met for goal in goals)} of {len(goals)} cells meet theirs.")
+    for goal in goals:
+        print(bench.goal_line(goal))
+    answer = {
+        "machine": where,
+        "rows": [row.as_json() for row in rows],
+        "goals": [{**asdict(goal), "met": goal.met} for goal in goals],
+    }
+    _write_json(arguments.json, answer)
+    if arguments.plot:
+        bench.figure(rows).savefig(arguments.plot, facecolor=palette.LIGHT["paper"], dpi=150)
+    wrong = sum(row.wrong for row in rows)
+    print(f"\n{wrong} WRONG SUMS, see above." if wrong else "\nEvery sum was right.")
+    return 1 if wrong else 0
 
 
 def _shown(value: str | int | float) -> str:

@@ -1,0 +1,476 @@
+"""How fast is fast: our allreduce on every wire, gloo and the memory itself, in one run.
+
+In the manner of nccl-tests, with two more columns. Every round runs gloo, each of our algorithms
+and the floor once on the same ranks, in an order that turns from round to round, so that whatever
+else the machine does hits all of them. A barrier comes before each; a round's time is that of its
+slowest rank; a cell is the median of its rounds. Every single sum is checked.
+
+The floor is the memory traffic that no allreduce between processes can do without, done by the same
+processes at the same time, alone: of T bytes a rank must lay (N - 1)/N T of its own and T/N of sums
+where others can read them, add up (N - 1)/N T, and fetch (N - 1)/N T of the others' sums.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from minidist import collectives
+from minidist.cost import allreduce_lower_bound
+from minidist.launch import WIRES, run
+from minidist.mesh import Mesh
+from minidist.transports.process_group import mesh_from_process_group
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OURS: dict[str, Callable[[Mesh, Tensor], Tensor | None]] = {
+    "naive": collectives.naive_allreduce,
+    "ring": collectives.ring_allreduce,
+    "ring_": collectives.ring_allreduce_,  # in place
+    "tree": collectives.tree_allreduce,
+    "halving_doubling": collectives.halving_doubling_allreduce,
+    "two_shot": collectives.two_shot_allreduce,
+}
+BACKEND = "backend"  # torch.distributed's all_reduce on our backend: ring_ over TCP, on a thread
+ALGORITHMS = (*OURS, BACKEND)
+TRANSPORTS = (*WIRES, "process_group")
+GLOO, FLOOR = "gloo", "floor"
+
+LEAST_ROUNDS = 3
+RUN_TIMEOUT_S = 1800.0
+K, M = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell: an algorithm on a transport with `world_size` ranks and `nbytes` per rank.
+
+    Seconds are medians of `rounds` rounds, with the quartiles around them. Bandwidths are bytes per
+    second. copy and add: what one rank's memory does while all ranks' do it; the bytes copied, the
+    bytes added up.
+    """
+
+    transport: str
+    algorithm: str
+    world_size: int
+    nbytes: int
+    rounds: int
+    wrong: int  # rounds in which a rank had a wrong sum
+    seconds: float
+    quartiles: tuple[float, float]
+    gloo_seconds: float
+    gloo_quartiles: tuple[float, float]
+    floor_seconds: float
+    copy_bandwidth: float
+    add_bandwidth: float
+
+    @property
+    def algbw(self) -> float:
+        """Bytes of the tensor per second."""
+        return self.nbytes / self.seconds
+
+    @property
+    def busbw(self) -> float:
+        """algbw times 2(N - 1)/N, as nccl-tests has it: comparable with what one link can carry."""
+        return allreduce_lower_bound(self.world_size, self.nbytes) / self.seconds
+
+    @property
+    def to_gloo(self) -> float:
+        """Our time over gloo's: below 1 is faster."""
+        return self.seconds / self.gloo_seconds
+
+    @property
+    def to_floor(self) -> float:
+        """Our time over the floor's: never much below 1."""
+        return self.seconds / self.floor_seconds
+
+    def as_json(self) -> dict[str, Any]:
+        derived = ("algbw", "busbw", "to_gloo", "to_floor")
+        return {**asdict(self), **{name: getattr(self, name) for name in derived}}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a cell should reach, and what it did: met if `value` is at most `bound`."""
+
+    what: str
+    transport: str
+    world_size: int
+    nbytes: int
+    algorithm: str  # the one that was measured for it, the best of its cell
+    value: float
+    bound: float
+
+    @property
+    def met(self) -> bool:
+        return self.value <= self.bound
+
+
+def bench(
+    transports: Sequence[str] = tuple(WIRES),
+    algorithms: Sequence[str] = ALGORITHMS,
+    world_sizes: Sequence[int] = (2, 4),
+    sizes: Sequence[int] = (K, 64 * K, M, 16 * M, 64 * M),
+    repeats: int = 20,
+    seconds: float = 3.0,
+) -> Iterator[Row]:
+    """Measure allreduce of float32; the rows of a transport and world size come together.
+
+    transports: of TRANSPORTS. algorithms: of ALGORITHMS; "backend" brings its own connections and
+    is measured once, beside "tcp". sizes: bytes per rank. repeats: rounds; a size stops earlier
+    when its rounds have taken `seconds`, but not before it has three.
+    """
+    for transport in transports:
+        names = [a for a in algorithms if a != BACKEND or transport == "tcp"]
+        for world_size in world_sizes if names else ():
+            on_each_rank = run(
+                _on_each_rank,
+                world_size,
+                transport,
+                names,
+                list(sizes),
+                repeats,
+                seconds,
+                transport=transport if transport in WIRES else "queue",
+                process_group="gloo",
+                timeout=RUN_TIMEOUT_S,
+            ).results
+            for of_size in zip(*on_each_rank, strict=True):
+                yield from _rows(transport, names, world_size, of_size)
+
+
+@dataclass
+class _Times:
+    """What one rank saw at one size: seconds of each contender and round, and wrong sums."""
+
+    nbytes: int
+    seconds: dict[str, list[float]]
+    wrong: dict[str, list[bool]]
+
+
+def _on_each_rank(
+    mesh: Mesh, transport: str, names: list[str], sizes: list[int], repeats: int, seconds: float
+) -> list[_Times]:
+    if transport == "process_group":
+        mesh = mesh_from_process_group(dist.new_group(backend="gloo"))
+    contenders = {GLOO: _gloo, **{name: _ours(mesh, name) for name in names}}
+    return [_one_size(mesh, contenders, nbytes, repeats, seconds) for nbytes in sizes]
+
+
+def _gloo(tensor: Tensor) -> Tensor:
+    dist.all_reduce(tensor)
+    return tensor
+
+
+def _ours(mesh: Mesh, name: str) -> Callable[[Tensor], Tensor]:
+    if name == BACKEND:
+        importlib.import_module("minidist.backend")  # registers it
+        group = dist.new_group(backend="minidist", timeout=timedelta(minutes=5))
+
+        def backend(tensor: Tensor) -> Tensor:
+            dist.all_reduce(tensor, group=group)
+            return tensor
+
+        return backend
+    algorithm = OURS[name]
+
+    def ours(tensor: Tensor) -> Tensor:
+        result = algorithm(mesh, tensor)
+        return tensor if result is None else result
+
+    return ours
+
+
+def _one_size(
+    mesh: Mesh,
+    contenders: dict[str, Callable[[Tensor], Tensor]],
+    nbytes: int,
+    repeats: int,
+    seconds: float,
+) -> _Times:
+    world_size = mesh.world_size
+    # Whole numbers that stay small: their sum is the same in any order, and wrong if one is missing.
+    base = (torch.arange(max(1, nbytes // 4)) % 61).float()
+    given = base + mesh.rank
+    expected = world_size * base + world_size * (world_size - 1) // 2
+    tensor, spare = given.clone(), given.clone()
+    names = [*contenders, FLOOR]
+    times = _Times(4 * len(given), {n: [] for n in (*names, "copy", "add")}, {n: [] for n in names})
+    began = time.perf_counter()
+    for number in range(-1, repeats):  # the round before the first only warms up
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            tensor.copy_(given)
+            dist.barrier()
+            if name == FLOOR:
+                took, copying, adding = _floor(world_size, tensor, spare)
+                wrong = False
+            else:
+                start = time.perf_counter()
+                result = contenders[name](tensor)
+                took = time.perf_counter() - start
+                wrong = not torch.equal(result, expected)
+                del result  # memory that it may have borrowed from the wire goes back
+                mesh.events.clear()
+            times.wrong[name].append(wrong)  # also while warming up
+            if number >= 0:
+                times.seconds[name].append(took)
+                if name == FLOOR:
+                    times.seconds["copy"].append(copying)
+                    times.seconds["add"].append(adding)
+        late = number + 1 >= LEAST_ROUNDS and time.perf_counter() - began > seconds
+        stop = torch.tensor(late)
+        dist.broadcast(stop, src=0)  # all ranks do the same number of rounds
+        if stop:
+            break
+    return times
+
+
+def _floor(world_size: int, tensor: Tensor, spare: Tensor) -> tuple[float, float, float]:
+    """Seconds of the memory traffic of one rank: all of it, the copies, the additions."""
+    rest = len(tensor) - len(tensor) // world_size  # all but the chunk that is this rank's own
+    start = time.perf_counter()
+    spare.copy_(tensor)  # rest for the others to read, and one chunk of sums
+    copied = time.perf_counter()
+    tensor[:rest].add_(spare[:rest])
+    added = time.perf_counter()
+    tensor[:rest].copy_(spare[:rest])
+    end = time.perf_counter()
+    return end - start, copied - start + end - added, added - copied
+
+
+def _rows(
+    transport: str, names: list[str], world_size: int, ranks: tuple[_Times, ...]
+) -> Iterator[Row]:
+    nbytes = ranks[0].nbytes
+    rest = nbytes - nbytes // 4 // world_size * 4
+
+    def slowest(name: str) -> list[float]:
+        return [max(at_once) for at_once in zip(*(r.seconds[name] for r in ranks), strict=True)]
+
+    medians, quartiles = {}, {}
+    for name in ranks[0].seconds:
+        medians[name], *quartiles[name] = _median_and_quartiles(slowest(name))
+    gloo_wrong = sum(map(any, zip(*(r.wrong[GLOO] for r in ranks), strict=True)))
+    assert not gloo_wrong, "gloo's own sum is wrong"
+    for name in names:
+        yield Row(
+            transport=transport,
+            algorithm=name,
+            world_size=world_size,
+            nbytes=nbytes,
+            rounds=len(ranks[0].seconds[name]),
+            wrong=sum(map(any, zip(*(r.wrong[name] for r in ranks), strict=True))),
+            seconds=medians[name],
+            quartiles=tuple(quartiles[name]),
+            gloo_seconds=medians[GLOO],
+            gloo_quartiles=tuple(quartiles[GLOO]),
+            floor_seconds=medians[FLOOR],
+            copy_bandwidth=(nbytes + rest) / medians["copy"],
+            add_bandwidth=rest / medians["add"] if rest else float("inf"),
+        )
+
+
+def _median_and_quartiles(values: list[float]) -> tuple[float, float, float]:
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return median, low, high
+
+
+def goals(rows: Sequence[Row]) -> list[Goal]:
+    """What the course sets itself, for each cell that was measured: those it misses, too.
+
+    Shared memory at most half of gloo's time at every size, and at 16 MB and more with 2 ranks at
+    most 1.5 times the floor; TCP no slower than gloo at 1 MB and more; queues no slower up to 64 KB
+    and at most three times as slow at 16 MB; all with the best algorithm of the cell. The backend
+    at most 15 % or 50 microseconds slower than the function that it calls.
+    """
+    cells: dict[tuple[str, int, int], list[Row]] = {}
+    for row in rows:
+        cells.setdefault((row.transport, row.world_size, row.nbytes), []).append(row)
+    found = []
+    for (transport, world_size, nbytes), cell in cells.items():
+        here = (transport, world_size, nbytes)
+        ours = [row for row in cell if row.algorithm != BACKEND]
+        if ours and world_size > 1:
+            best = min(ours, key=lambda row: row.seconds)
+            bound = _bound_to_gloo(transport, nbytes)
+            if bound:
+                found.append(Goal("of gloo's time", *here, best.algorithm, best.to_gloo, bound))
+            if transport == "shared_memory" and world_size == 2 and nbytes >= 16 * M:
+                found.append(Goal("of the floor", *here, best.algorithm, best.to_floor, 1.5))
+        by_name = {row.algorithm: row for row in cell}
+        if BACKEND in by_name and "ring_" in by_name:
+            backend, ring = by_name[BACKEND].seconds, by_name["ring_"].seconds
+            bound = max(1.15, (ring + 50e-6) / ring)
+            found.append(Goal("of ring_'s time", *here, BACKEND, backend / ring, bound))
+    return found
+
+
+def _bound_to_gloo(transport: str, nbytes: int) -> float | None:
+    if transport == "shared_memory":
+        return 0.5
+    if transport == "tcp" and nbytes >= M:
+        return 1.0
+    if transport == "queue" and (nbytes <= 64 * K or nbytes == 16 * M):
+        return 1.0 if nbytes <= 64 * K else 3.0
+    return None
+
+
+def machine() -> dict[str, Any]:
+    """Where and under which load something is measured."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = info.read_text(errors="replace").splitlines()
+        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+        model = names[0] if names else model
+    return {
+        "processor": model,
+        "processors": len(affinity(0)) if affinity else os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
+    }
+
+
+def size_name(nbytes: int) -> str:
+    """65536 -> '64K', the way the command line takes it."""
+    for unit, name in ((1 << 30, "G"), (M, "M"), (K, "K")):
+        if nbytes >= unit and nbytes % unit == 0:
+            return f"{nbytes // unit}{name}"
+    return str(nbytes)
+
+
+def micros(seconds: float) -> str:
+    """Microseconds to three digits or whole ones: '8.31', '12,345'."""
+    value = seconds * 1e6
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+HEADER = (
+    f"{'size':>5} {'ranks':>5}  {'transport':13} {'algorithm':16} {'time us':>9} "
+    f"{'quartiles':>17}  {'algbw':>6} {'busbw':>6} {'gloo us':>9} {'/gloo':>6} {'/floor':>6}  sum"
+)
+
+
+def line(row: Row) -> str:
+    """A row for people; bandwidths in GB/s."""
+    low, high = map(micros, row.quartiles)
+    return (
+        f"{size_name(row.nbytes):>5} {row.world_size:5}  {row.transport:13} {row.algorithm:16} "
+        f"{micros(row.seconds):>9} {f'{low} - {high}':>17}  {row.algbw / 1e9:6.2f} "
+        f"{row.busbw / 1e9:6.2f} {micros(row.gloo_seconds):>9} {row.to_gloo:6.2f} "
+        f"{row.to_floor:6.2f}  {f'WRONG x {row.wrong}' if row.wrong else 'ok'}"
+    )
+
+
+def goal_line(goal: Goal) -> str:
+    """A goal for people."""
+    return (
+        f"{'met ' if goal.met else 'MISS'} {size_name(goal.nbytes):>5} {goal.world_size:5}  "
+        f"{goal.transport:13} {goal.algorithm:16} {goal.value:5.2f} {goal.what}, "
+        f"goal {goal.bound:.2f}"
+    )
+
+
+MARKS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+def figure(rows: Sequence[Row]) -> Figure:
+    """Time against size, log-log: a panel for each transport and world size, gloo in all of them.
+
+    The bands are the quartiles; the dotted line is the floor.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    from minidist.palette import LIGHT, PALETTE_LIGHT, figure_style
+
+    transports = list(dict.fromkeys(row.transport for row in rows))
+    world_sizes = list(dict.fromkeys(row.world_size for row in rows))
+    with mpl.rc_context():
+        figure_style()
+        tall = 0.75 + 2.15 * len(world_sizes)
+        drawn = Figure(figsize=(6.8, tall), facecolor="none", layout="constrained")
+        axes = drawn.subplots(
+            len(world_sizes), len(transports), sharex=True, sharey=True, squeeze=False
+        )
+        named = {}
+        for i, world_size in enumerate(world_sizes):
+            for j, transport in enumerate(transports):
+                here = axes[i][j]
+                cell = [r for r in rows if (r.transport, r.world_size) == (transport, world_size)]
+                by_name: dict[str, list[Row]] = {}
+                for row in sorted(cell, key=lambda row: row.nbytes):
+                    by_name.setdefault(row.algorithm, []).append(row)
+                for name, line_ in by_name.items():
+                    k = ALGORITHMS.index(name)
+                    x = [row.nbytes for row in line_]
+                    colour = PALETTE_LIGHT[k]
+                    bands = zip(*(row.quartiles for row in line_), strict=True)
+                    here.fill_between(x, *bands, color=colour, alpha=0.15, linewidth=0)
+                    (named[name],) = here.plot(
+                        x,
+                        [row.seconds for row in line_],
+                        color=colour,
+                        marker=MARKS[k],
+                        markersize=4,
+                        linewidth=1.5,
+                    )
+                some = next(iter(by_name.values()), [])
+                x = [row.nbytes for row in some]
+                bands = list(zip(*(row.gloo_quartiles for row in some), strict=True))
+                if bands:
+                    here.fill_between(x, *bands, color=LIGHT["ink"], alpha=0.12, linewidth=0)
+                (named[GLOO],) = here.plot(
+                    x, [row.gloo_seconds for row in some], color=LIGHT["ink"], linestyle="--"
+                )
+                (named[FLOOR],) = here.plot(
+                    x, [row.floor_seconds for row in some], color=LIGHT["muted"], linestyle=":"
+                )
+                title = f"{transport.replace('_', ' ')}, {world_size} ranks"
+                here.set_title(title, fontsize=9.5)
+                here.set(xscale="log", yscale="log")
+                here.xaxis.set_major_formatter(FuncFormatter(lambda x, _: size_name(round(x))))
+                here.xaxis.set_minor_locator(NullLocator())
+                here.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _duration(y)))
+                here.yaxis.set_minor_locator(NullLocator())
+                here.tick_params(labelsize=8.5)
+        every = sorted({row.nbytes for row in rows})
+        axes[0][0].set_xticks(every)
+        drawn.supxlabel("bytes per rank", fontsize=9.5, color=LIGHT["ink"])
+        order = [n for n in (*ALGORITHMS, GLOO, FLOOR) if n in named]
+        drawn.legend(
+            [named[name] for name in order],
+            [name.replace("halving_doubling", "halving-doubling") for name in order],
+            loc="outside upper center",
+            ncols=len(order) if len(order) < 6 else -(-len(order) // 2),
+            fontsize=8.5,
+        )
+    return drawn
+
+
+def _duration(seconds: float) -> str:
+    """1e-5 -> '10 us'."""
+    for unit, name in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= 0.999 * unit:
+            return f"{seconds / unit:g} {name}"
+    return f"{seconds * 1e6:g} µs"
