@@ -20,6 +20,7 @@ import os
 import tempfile
 import time
 from collections import defaultdict, deque
+from functools import cache
 from multiprocessing import reduction
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -29,14 +30,14 @@ import torch
 from torch import Tensor
 
 from minidist.transports import Label, Link
-from minidist.transports.header import NBYTES, pack_header, unpack_header
+from minidist.transports.header import NBYTES, pack_header, plain, unpack_header
 
 LANE_BYTES = 1 << 34  # of address space, for each ordered pair of ranks
 ALL_BYTES = 1 << 45  # of address space, for all lanes together
 FRONT = 64 + NBYTES  # in front of the elements: three words of ours, then the header
-COPY_BELOW = 1 << 15  # bytes; a copy of less than this is cheaper than lending the block
+COPY_BELOW = 1 << 14  # bytes; a copy of less than this is cheaper than lending the block
 TRIES = 8  # blocks that a sender looks at before it takes new memory
-SPIN_S = 100e-6  # waking a sleeping process takes about that long
+SPIN_S = 50e-6  # about what it costs to put a process to sleep and to wake it
 
 # The words in front of a block. A block may be written again once the first two are 0: the receiver
 # has given back its elements, and has gone on to the next message, whose place stands in the third.
@@ -91,11 +92,13 @@ class _Outgoing:
     def put(self, tensor: Tensor, label: Label) -> None:
         header = pack_header(tensor, label)
         memory, words = self.memory, self.memory.words
-        block = self._find_block(FRONT + tensor.numel() * tensor.element_size())
+        nbytes = tensor.numel() * tensor.element_size()
+        block = self._find_block(FRONT + nbytes)
         words[block // 8 + LENT] = words[block // 8 + CURRENT] = 1
         memory.map[block + 64 : block + FRONT] = header
-        if tensor.numel():
-            memory.tensor(block + FRONT, tensor.dtype, tensor.shape).copy_(tensor.detach())
+        if nbytes:
+            elements = tensor if _is_plain(tensor) else plain(tensor)
+            ctypes.memmove(memory.address + block + FRONT, elements.data_ptr(), nbytes)
         words[self.last // 8 + NEXT] = block
         self.last = block
         self.arrived.post()
@@ -138,10 +141,11 @@ class _Incoming:
         if nbytes >= COPY_BELOW:
             lent = np.ndarray.__new__(_Lent, (nbytes,), np.uint8, memory.map, block + FRONT)
             lent.word = words[block // 8 + LENT : block // 8 + LENT + 1]
-            return torch.frombuffer(lent, dtype=dtype).view(shape), label
+            tensor = torch.frombuffer(lent, dtype=dtype)
+            return tensor if len(shape) == 1 else tensor.view(shape), label
         tensor = torch.empty(shape, dtype=dtype)
         if nbytes:
-            tensor.copy_(memory.tensor(block + FRONT, dtype, shape))
+            ctypes.memmove(tensor.data_ptr(), memory.address + block + FRONT, nbytes)
         words[block // 8 + LENT] = 0
         return tensor, label
 
@@ -156,24 +160,24 @@ class _Lent(np.ndarray):
             self.word[0] = 0
 
 
+def _lane_bytes(world_size: int) -> int:
+    return min(LANE_BYTES, ALL_BYTES // world_size**2 & -mmap.PAGESIZE)
+
+
 class _Memory:
     """Memory without a name that all ranks map, and that one of them made."""
 
     def __init__(self, fd: int, world_size: int):
         self.fd = fd
         self.world_size = world_size
-        self.lane_bytes = min(LANE_BYTES, ALL_BYTES // world_size**2 & -mmap.PAGESIZE)
+        self.lane_bytes = _lane_bytes(world_size)
         self.map = mmap.mmap(fd, self.lane_bytes * world_size**2)
         self.words = memoryview(self.map).cast("Q")
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
     def lane(self, src: int, dst: int) -> int:
         """Where the lane from `src` to `dst` begins."""
         return (src * self.world_size + dst) * self.lane_bytes
-
-    def tensor(self, place: int, dtype: torch.dtype, shape: torch.Size | tuple) -> Tensor:
-        """The memory at `place` as a tensor."""
-        count = torch.Size(shape).numel()
-        return torch.frombuffer(self.map, dtype=dtype, count=count, offset=place).view(shape)
 
     def close(self) -> None:
         """The file descriptor only: what is mapped stays until nobody uses it."""
@@ -182,38 +186,43 @@ class _Memory:
             self.fd = -1
 
 
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether its memory can be copied as it is."""
+    return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+
+
 class _Semaphore:
     """A POSIX semaphore that lies in shared memory."""
 
     def __init__(self, memory: _Memory, place: int):
-        self.value = ctypes.c_char.from_buffer(memory.map, place)
-        self.address = ctypes.addressof(self.value)
+        self.address = memory.address + place
+        self.spin_s = SPIN_S if memory.world_size <= _processors() else 0.0
 
     def make(self) -> None:
-        if _libc.sem_init(self.address, 1, 0):
+        if _libc().sem_init(self.address, 1, 0):
             code = ctypes.get_errno()
             raise OSError(code, "shared_memory needs semaphores between processes, as Linux has")
 
     def post(self) -> None:
-        _libc.sem_post(self.address)
+        _libc().sem_post(self.address)
 
     def wait(self, timeout_s: float) -> None:
         """Take one, TimeoutError if there is none until then.
 
-        Look for a short while, letting others have the processor, and then sleep.
+        Look for a moment first if each rank has a processor of its own; then sleep.
         """
-        if not _libc.sem_trywait(self.address):
+        libc = _libc()
+        if not libc.sem_trywait(self.address):
             return
         began = time.monotonic()
-        while (waited := time.monotonic() - began) < min(SPIN_S, timeout_s):
-            os.sched_yield()
-            if not _libc.sem_trywait(self.address):
+        while (waited := time.monotonic() - began) < min(self.spin_s, timeout_s):
+            if not libc.sem_trywait(self.address):
                 return
         while waited < timeout_s:
             # sem_timedwait goes by the calendar's clock, which somebody may set: sleep in slices.
             until = time.time() + min(1.0, timeout_s - waited)
             when = _Timespec(int(until), int(until % 1 * 1e9))
-            if not _libc.sem_timedwait(self.address, ctypes.byref(when)):
+            if not libc.sem_timedwait(self.address, ctypes.byref(when)):
                 return
             if ctypes.get_errno() not in (errno.ETIMEDOUT, errno.EINTR):
                 raise OSError(ctypes.get_errno(), "sem_timedwait")
@@ -225,22 +234,37 @@ class _Timespec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
-for _function in (_libc.sem_post, _libc.sem_trywait):
-    _function.argtypes = (ctypes.c_void_p,)
-_libc.sem_init.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint)
-_libc.sem_timedwait.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+@cache
+def _libc() -> Any:
+    """The C library's semaphores."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for function in (libc.sem_post, libc.sem_trywait):
+        function.argtypes = (ctypes.c_void_p,)
+    libc.sem_init.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint)
+    libc.sem_timedwait.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    return libc
+
+
+@cache
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def make_links(world_size: int, context: BaseContext) -> list[SharedMemoryLink]:
     """One link per rank, all on the same memory."""
+    if os.name != "posix":
+        raise OSError(errno.ENOSYS, "shared_memory needs semaphores between processes")
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("minidist")
     else:
         with tempfile.TemporaryFile() as file:  # has no name either
             fd = os.dup(file.fileno())
-    os.ftruncate(fd, ALL_BYTES)
-    memory = _Memory(fd, world_size)
+    try:
+        os.ftruncate(fd, world_size**2 * _lane_bytes(world_size))
+        memory = _Memory(fd, world_size)
+    except OSError:
+        os.close(fd)
+        raise
     for src in range(world_size):
         for dst in range(world_size):
             if src != dst:

@@ -20,7 +20,7 @@ import sys
 import threading
 import traceback
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,8 @@ class Simulated:
 
     alpha: seconds per message; beta: seconds per byte; rendezvous: a send waits until its
     receiver is there, as an unbuffered wire does (a ring of plain sends then deadlocks).
+    link: link(src, dst) gives (alpha, beta) of a message between the two instead, see `nodes`.
+    late: {rank: seconds}, how much later than the others a rank begins: a straggler.
 
     All ranks share one process, so they share its globals and its random generator. A receive has
     no deadline: that nobody can go on is seen at once.
@@ -59,10 +61,22 @@ class Simulated:
     alpha: float = ALPHA
     beta: float = BETA
     rendezvous: bool = False
+    link: Callable[[int, int], tuple[float, float]] | None = None
+    late: Mapping[int, float] = field(default_factory=dict)
 
     def run(self, programs: list[Callable[[Mesh], Any]], timeout: float) -> tuple[list[Any], Trace]:
         """Run `programs[r](mesh)` as rank r, all of them to their end."""
         return _World(self, programs, timeout).run()
+
+
+def nodes(
+    node_size: int, inside: tuple[float, float], across: tuple[float, float]
+) -> Callable[[int, int], tuple[float, float]]:
+    """For Simulated(link=...): ranks 0 to node_size - 1 are a node, the next node_size another.
+
+    inside, across: (alpha, beta) of a message within a node and of one between two nodes.
+    """
+    return lambda src, dst: inside if src // node_size == dst // node_size else across
 
 
 class _World:
@@ -72,12 +86,12 @@ class _World:
         world_size = len(programs)
         self.model = model
         self.timeout = timeout
-        self.clock = [0.0] * world_size
+        self.clock = [model.late.get(rank, 0.0) for rank in range(world_size)]
         self.way_out_free = [0.0] * world_size
         self.way_in_free = [0.0] * world_size
         self.lines: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
         self.blocked: dict[int, Callable[[], bool]] = {}  # rank -> may it go on?
-        self.ready = [(0.0, rank) for rank in range(world_size)]
+        self.ready = sorted((clock, rank) for rank, clock in enumerate(self.clock))  # a heap
         self.grad_mode = [True] * world_size  # torch keeps it per thread, and all ranks share one
         self.results: list[Any] = [None] * world_size
         self.meshes = [Mesh(r, world_size, _SimulatedLink(self, r)) for r in range(world_size)]
@@ -137,7 +151,9 @@ class _World:
 
     def transfer(self, src: int, dst: int, message: Message, earliest: float) -> None:
         """Claim both ports and set when the message arrives."""
-        busy_for = self.model.alpha + message.nbytes * self.model.beta
+        model = self.model
+        alpha, beta = model.link(src, dst) if model.link else (model.alpha, model.beta)
+        busy_for = alpha + message.nbytes * beta
         leaves = max(earliest, self.way_out_free[src])
         enters = max(leaves, self.way_in_free[dst])
         self.way_out_free[src] = leaves + busy_for
