@@ -9,6 +9,7 @@ Source of the forms: Thakur, Rabenseifner and Gropp, 2005.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
@@ -50,6 +51,109 @@ def allgather_cost(world_size: int, nbytes: float) -> Cost:
 def reduce_scatter_cost(world_size: int, nbytes: float) -> Cost:
     """N - 1 steps around the ring of one chunk. nbytes: one rank's whole tensor."""
     return Cost(world_size - 1, nbytes / world_size)
+
+
+def tree_allreduce_cost(world_size: int, nbytes: float) -> Cost:
+    """Up a tree and down again: 2 ceil(log2 N) steps of the whole tensor."""
+    return Cost(2 * (world_size - 1).bit_length(), nbytes)
+
+
+def halving_doubling_allreduce_cost(world_size: int, nbytes: float) -> Cost:
+    """2 log2 P steps that halve and double, 2(P - 1)/P of the tensor in all; P <= N < 2P.
+
+    If N is no power of two, two more steps of the whole tensor. The steps differ in size; this
+    Cost has as many of their average size, which takes as long. nbytes: padded to a multiple of P.
+    A lower bound if N is no power of two: ranks that need not fold run ahead, and their messages
+    are now and then in the way of others (simulated runs take up to a quarter longer).
+    """
+    size = 1 << (world_size.bit_length() - 1)
+    fold = 2 if world_size > size else 0
+    steps = 2 * (size.bit_length() - 1) + fold
+    chain_bytes = 2 * (size - 1) / size * nbytes + fold * nbytes
+    return Cost(steps, chain_bytes / max(steps, 1))
+
+
+def two_shot_allreduce_cost(world_size: int, nbytes: float) -> Cost:
+    """2(N - 1) messages of one chunk, like the ring's, if a rank sends one at a time."""
+    return Cost(2 * (world_size - 1), nbytes / world_size)
+
+
+def hierarchical_allreduce_cost(
+    world_size: int, nbytes: float, node_size: int
+) -> tuple[Cost, Cost]:
+    """(inside the nodes, across them); the time is the sum of both, each with its own link.
+
+    Two passes of a ring in each node and a tree across, all of T/node_size. Full nodes only
+    (ValueError if node_size does not divide N). nbytes: padded to a multiple of node_size.
+    """
+    if world_size % node_size:
+        raise ValueError(f"{world_size} ranks do not fill nodes of {node_size}")
+    chunk = nbytes / node_size
+    inside = Cost(2 * (node_size - 1), chunk)
+    return inside, tree_allreduce_cost(world_size // node_size, chunk)
+
+
+ALLREDUCE_COSTS = {
+    "ring": ring_allreduce_cost,
+    "tree": tree_allreduce_cost,
+    "halving_doubling": halving_doubling_allreduce_cost,
+    "two_shot": two_shot_allreduce_cost,
+    "naive": naive_allreduce_cost,
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The fastest allreduce by the model; `seconds` has the predicted time of every candidate."""
+
+    algorithm: str
+    world_size: int
+    nbytes: int
+    alpha: float
+    beta: float
+    seconds: dict[str, float]
+
+    def __str__(self) -> str:
+        ranked = sorted(self.seconds.items(), key=lambda item: item[1])
+        times = ", ".join(f"{name} {seconds * 1e6:.4g} us" for name, seconds in ranked)
+        return (
+            f"{self.algorithm}: {self.nbytes:,} bytes on {self.world_size} ranks, at alpha = "
+            f"{self.alpha * 1e6:.4g} us and {1e-9 / self.beta if self.beta else float('inf'):.4g} "
+            f"GB/s, take {times}"
+        )
+
+
+def choose(world_size: int, nbytes: int, alpha: float, beta: float) -> Choice:
+    """Which allreduce of `nbytes` bytes on `world_size` ranks is the fastest by the model.
+
+    The same arguments give the same choice; of equals the first in ALLREDUCE_COSTS is taken.
+    """
+    seconds = {
+        name: cost(world_size, nbytes).time(alpha, beta) for name, cost in ALLREDUCE_COSTS.items()
+    }
+    best = min(seconds, key=seconds.__getitem__)
+    return Choice(best, world_size, nbytes, alpha, beta, seconds)
+
+
+def crossover_surface(
+    world_sizes: Iterable[int], sizes: Iterable[int], alpha: float, beta: float
+) -> list[list[Choice]]:
+    """The choice for every world size (rows) and every number of bytes (columns)."""
+    sizes = list(sizes)
+    return [[choose(n, nbytes, alpha, beta) for nbytes in sizes] for n in world_sizes]
+
+
+def crossover(first: str, second: str, world_size: int, alpha: float, beta: float) -> float | None:
+    """For how many bytes two of ALLREDUCE_COSTS take as long; None if one is always faster.
+
+    Below, the one with fewer steps is faster; above, the one with fewer bytes.
+    """
+    a, b = (ALLREDUCE_COSTS[name](world_size, 1.0) for name in (first, second))
+    more_steps = a.steps - b.steps
+    fewer_bytes = b.steps * b.step_bytes - a.steps * a.step_bytes  # for each byte of the tensor
+    if more_steps * fewer_bytes <= 0:
+        return None
+    return more_steps * alpha / (fewer_bytes * beta)
 
 
 def allreduce_lower_bound(world_size: int, nbytes: float) -> float:

@@ -37,9 +37,10 @@ def train(backend: str, world_size: int, epochs: int, batch_size: int = 64) -> l
     Raises RuntimeError if there are fewer GPUs than ranks with "nccl".
     """
     if backend == "nccl" and torch.cuda.device_count() < world_size:
+        gpus = torch.cuda.device_count()
         raise RuntimeError(
-            f"nccl needs a GPU per rank, and there are {torch.cuda.device_count()} for {world_size} "
-            "ranks: use minidist or gloo, or fewer ranks."
+            f"nccl needs a GPU per rank, and there are {gpus} for {world_size} ranks: use minidist "
+            "or gloo, or fewer ranks."
         )
     on_each_rank = run(
         _train,

@@ -235,8 +235,10 @@ class _SimulatedLink(Link):
 
 def _copy(tensor: Tensor) -> Tensor:
     """A copy with the layout that a message has on every other transport."""
-    if tensor.is_meta:  # nothing to copy, and clone() of a meta tensor is slow
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+    if tensor.is_meta:  # nothing to copy, and a new meta tensor costs more than the rest
+        return tensor.detach().contiguous()
+    if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+        return tensor.detach().clone()
     plain = tensor.detach().resolve_conj().resolve_neg()  # x.conj() only sets a mark on x
     return plain.clone(memory_format=torch.contiguous_format)
 
