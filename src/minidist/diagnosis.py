@@ -33,7 +33,7 @@ class Report:
 
 def report_on(mesh: Mesh, frame: FrameType) -> Report:
     """The report of this rank; `frame` is where its main thread is."""
-    last = tuple(mesh.events[-LAST:])
+    last = tuple(mesh.events)[-LAST:]
     where = place(traceback.walk_stack(frame))
     return Report(mesh.waits_for, where, mesh.step, tuple(mesh.sent), tuple(mesh.received), last)
 
@@ -156,15 +156,10 @@ def last_messages(reports: Mapping[int, Report], failed: int | None) -> str:
         wait = reports[failed].wait
         ranks = [r for r in ranks if r == failed or (wait and r == wait.peer)]
     return "\n".join(
-        f"  rank {rank}: " + "; ".join(map(_brief, reports[rank].last))
+        f"  rank {rank}: " + "; ".join(event.brief() for event in reports[rank].last)
         for rank in ranks[:MANY]
         if reports[rank].last
     )
-
-
-def _brief(event: Event) -> str:
-    way = "to" if event.kind == "send" else "from"
-    return f"step {event.step} {event.kind} {way} {event.peer}, {event.nbytes} bytes"
 
 
 def names(ranks: Collection[int]) -> str:

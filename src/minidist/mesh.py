@@ -86,6 +86,7 @@ class Mesh:
     checksums: bool = False  # whether each message carries one
     sent: list[int] = field(default_factory=list)  # messages to each rank so far
     received: list[int] = field(default_factory=list)  # messages from each rank so far
+    alone: bool = False  # nobody collects the last messages of all ranks if one fails
 
     def __post_init__(self) -> None:
         self.sent = self.sent or [0] * self.world_size
@@ -169,16 +170,18 @@ class Mesh:
         """Check what came, record it, put it where the caller wants it."""
         self._check_label(src, label)
         if like is not None and (tensor.dtype, tensor.shape) != (like.dtype, like.shape):
-            raise MessageMismatch(
+            raise self._error(
+                MessageMismatch,
                 f"rank {self.rank} expected {describe(like)} from rank {src} at step {self.step}, "
                 f"but rank {src} sent {describe(tensor)}. Give every rank a tensor of the same "
-                "dtype and shape, or pass `like` when the two really differ."
+                "dtype and shape, or pass `like` when the two really differ.",
             )
         if self.checksums and checksum(tensor) != label.checksum:
-            raise MessageCorrupted(
+            raise self._error(
+                MessageCorrupted,
                 f"message {label.number} from rank {src} reached rank {self.rank} at step "
                 f"{self.step} with other bytes than were sent ({describe(tensor)}). The wire or "
-                "the memory between the two is at fault, not the collective."
+                "the memory between the two is at fault, not the collective.",
             )
         self.received[src] += 1
         if like is not None and tensor.device != like.device:
@@ -195,17 +198,19 @@ class Mesh:
                 cause = what + ", ".join(map(str, lost)) + " must have been lost on the way"
             else:
                 cause = "it must have been delivered twice"
-            raise MessageLost(
+            raise self._error(
+                MessageLost,
                 f"rank {self.rank} expected message {expected} from rank {src} at step "
-                f"{self.step}, but message {label.number} came: {cause}."
+                f"{self.step}, but message {label.number} came: {cause}.",
             )
         assert self.waits_for is not None
         here = self.waits_for.within
         if label.caller and here and label.caller != _code(here):
-            raise CollectiveMismatch(
+            raise self._error(
+                CollectiveMismatch,
                 f"rank {self.rank} is in {here} at step {self.step}, but rank {src} sent it a "
                 f"message of {_name_of(label.caller)}: the two call their collectives in different "
-                "orders. Make every rank call the same collectives in the same order."
+                "orders. Make every rank call the same collectives in the same order.",
             )
 
     def _record(self, kind: str, peer: int, tensor: Tensor, start: float, end: float) -> None:
@@ -241,17 +246,25 @@ class Mesh:
                 f"0 to {self.world_size - 1}; is a `% mesh.world_size` missing?"
             )
 
-    def _timeout(self, src: int) -> RecvTimeout:
-        return RecvTimeout(
+    def _error(self, kind: type[MeshError], text: str) -> MeshError:
+        """The error; it carries the flight recorder's tail where nobody else would show it."""
+        last = [event.brief() for event in tuple(self.events)[-4:]] if self.alone else []
+        tail = f"\nLast messages of rank {self.rank}: " + "; ".join(last) if last else ""
+        return kind(text + tail)
+
+    def _timeout(self, src: int) -> MeshError:
+        return self._error(
+            RecvTimeout,
             f"rank {self.rank} waited {self.recv_timeout_s:g} s for a message from rank {src} at "
             f"step {self.step}. Either rank {src} never sends it, or it is slower than that: check "
-            f"which send of rank {src} should match, or raise recv_timeout_ms."
+            f"which send of rank {src} should match, or raise recv_timeout_ms.",
         )
 
-    def _lost(self, error: LostConnection) -> PeerLost:
-        return PeerLost(
+    def _lost(self, error: LostConnection) -> MeshError:
+        return self._error(
+            PeerLost,
             f"rank {self.rank} lost its connection to rank {error.peer} at step {self.step}: "
-            f"{error.why}."
+            f"{error.why}.",
         )
 
 

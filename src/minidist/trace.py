@@ -36,6 +36,11 @@ class Event:
     start: float = field(compare=False)  # seconds since the run began
     end: float = field(compare=False)
 
+    def brief(self) -> str:
+        """'step 3 send to 1, 4096 bytes'."""
+        way = "to" if self.kind == "send" else "from"
+        return f"step {self.step} {self.kind} {way} {self.peer}, {self.nbytes} bytes"
+
 
 class Trace:
     """The events of a run: `by_rank[r]` is rank r's list, in the order in which they happened."""

@@ -107,6 +107,21 @@ def test_errors():
         run(dies, 2, process_group="gloo")
 
 
+def test_an_error_carries_the_last_messages_of_its_rank():
+    """Under torchrun nobody collects them."""
+
+    def fn(_):
+        mesh = mesh_from_process_group(recv_timeout_ms=300)
+        mesh.sendrecv(1 - mesh.rank, torch.ones(3), 1 - mesh.rank)
+        if mesh.rank == 0:
+            mesh.recv(1)
+        time.sleep(5)
+
+    last = "Last messages of rank 0: step 0 send to 1, 12 bytes; step 0 recv from 1, 12 bytes"
+    with pytest.raises(RecvTimeout, match=last):
+        run(fn, 2, process_group="gloo")
+
+
 def test_without_a_process_group():
     with pytest.raises(RuntimeError, match=r"call torch.distributed.init_process_group first"):
         mesh_from_process_group()

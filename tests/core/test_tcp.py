@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -187,3 +188,21 @@ def test_headers():
     damaged[40] ^= 1  # the first dimension
     with pytest.raises(ValueError, match="no header"):
         unpack_header(damaged)
+
+
+def test_too_few_file_descriptors():
+    import resource
+
+    def open_files():
+        return len(os.listdir("/proc/self/fd"))
+
+    run(lambda mesh: None, 1)
+    before = open_files()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 30, hard))
+    try:
+        with pytest.raises(OSError, match=r"could not start 8 ranks: .*They need 56 free file"):
+            run(lambda mesh: None, 8, transport="tcp")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert open_files() == before

@@ -31,7 +31,8 @@ def mesh_from_process_group(
 
     Mesh ranks are the group's ranks: 0 to its size - 1. All ranks of the group must call it, and
     use the group for nothing else while messages are on their way. Call `mesh.link.close()` before
-    `destroy_process_group()`: it waits until what was sent has left.
+    `destroy_process_group()`: it waits until what was sent has left. `mesh.events` keeps every
+    event; for a long training, give it a `collections.deque(maxlen=...)` instead.
     With gloo, sends are buffered as everywhere; but a receive that runs out of time closes its
     connection for good. With NCCL a `send` occupies the GPU until its receiver comes: use sendrecv
     where all ranks send at once.
@@ -50,7 +51,7 @@ def mesh_from_process_group(
         device = torch.device("cuda", torch.cuda.current_device())
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     timeout_s = RECV_TIMEOUT_S if recv_timeout_ms is None else recv_timeout_ms / 1000
-    return Mesh(rank, world_size, ProcessGroupLink(group, device), timeout_s)
+    return Mesh(rank, world_size, ProcessGroupLink(group, device), timeout_s, alone=True)
 
 
 def check_nccl() -> None:

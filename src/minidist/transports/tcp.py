@@ -215,23 +215,33 @@ def make_links(world_size: int, context: BaseContext) -> list[TcpLink]:
     So there is no address to agree on, no port that might be taken, and nobody to wait for.
     """
     sockets: list[dict[int, socket.socket]] = [{} for _ in range(world_size)]
-    with socket.create_server(("127.0.0.1", 0)) as server:  # port 0: any that is free
-        server.settimeout(10.0)
-        for low in range(world_size):
-            for high in range(low + 1, world_size):
-                sockets[low][high], sockets[high][low] = _pair(server)
     began = time.monotonic()
-    return [TcpLink(row, began) for row in sockets]
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:  # port 0: any that is free
+            server.settimeout(10.0)
+            for low in range(world_size):
+                for high in range(low + 1, world_size):
+                    sockets[low][high], sockets[high][low] = _pair(server)
+        return [TcpLink(row, began) for row in sockets]
+    except OSError:
+        for row in sockets:
+            for connection in row.values():
+                connection.close()
+        raise
 
 
 def _pair(server: socket.socket) -> tuple[socket.socket, socket.socket]:
     """The two ends of a new connection."""
     caller = socket.create_connection(server.getsockname(), timeout=10.0)
-    while True:
-        answered, address = server.accept()
-        if address == caller.getsockname():
-            return caller, answered
-        answered.close()  # a stranger who tried the port
+    try:
+        while True:
+            answered, address = server.accept()
+            if address == caller.getsockname():
+                return caller, answered
+            answered.close()  # a stranger who tried the port
+    except OSError:
+        caller.close()
+        raise
 
 
 def needs(world_size: int) -> str:
