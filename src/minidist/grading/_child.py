@@ -27,7 +27,8 @@ import torch
 
 from minidist import _rank
 from minidist._travel import unpack
-from minidist.grading.cases import Case, make_base, view
+from minidist.grading import drivers
+from minidist.grading.cases import Case, Trial, make_base, view
 from minidist.mesh import _LIBRARIES, Mesh, MeshError
 from minidist.provenance import record
 from minidist.trace import dtype_name
@@ -57,14 +58,17 @@ def main(answers: Connection, prints: Connection, job: bytes, link: Link | None,
     sys.stdout = open(1, "w", buffering=1, closefd=False, errors="replace")  # noqa: SIM115
     sys.stderr = sys.stdout
     torch.set_num_threads(1)
-    code, function, cases, deadline_s, picture = unpack(job)
+    code, functions, cases, deadline_s, picture = unpack(job)
     watch = _Watch(_Frames(answers.fileno()), deadline_s)
     with _NoDistributed() as distributed:
-        fn = _load(code, function, watch)
-        if fn is not None:
+        fns = _load(code, functions, watch)
+        if fns:
+            fn = fns[0]
             for number, case in enumerate(cases):
                 watch.begin(number)
-                if link is None:
+                if isinstance(case, Trial):
+                    answer, payload = _drive(fns, case), b""
+                elif link is None:
                     answer, payload = _simulate(fn, case, deadline_s)
                 else:
                     answer, payload = _one_rank(fn, case, link, rank, deadline_s)
@@ -143,13 +147,15 @@ class _Watch:
         os._exit(0)
 
 
-def _load(code: tuple[str, Any], function: str, watch: _Watch) -> Callable[..., Any] | None:
-    """The learner's function, or None after saying why there is none."""
+def _load(
+    code: tuple[str, Any], functions: list[str], watch: _Watch
+) -> list[Callable[..., Any]] | None:
+    """The learner's functions, or None after saying why there are none."""
     watch.say({"kind": "begin", "case": -1})
     kind, value = code
     try:
         if kind == "function":
-            fn = unpack(value)
+            fns = dict(zip(functions, unpack(value), strict=True))
         else:
             path, source = value
             lines = source.splitlines(keepends=True)
@@ -158,16 +164,19 @@ def _load(code: tuple[str, Any], function: str, watch: _Watch) -> Callable[..., 
             module.__file__ = path
             sys.modules["exercise"] = module  # dataclasses and typing look a module up by name
             exec(compile(source, path, "exec"), module.__dict__)
-            fn = getattr(module, function, None)
-            if fn is None:
+            fns = {name: getattr(module, name, None) for name in functions}
+            missing = [name for name, fn in fns.items() if fn is None]
+            if missing:
                 names = [n for n, v in vars(module).items() if inspect.isfunction(v)]
-                watch.say({"kind": "loaded", "missing": True, "names": names})
+                watch.say({"kind": "loaded", "missing": missing[0], "names": names})
                 return None
-        if not callable(fn):
-            watch.say({"kind": "loaded", "not_callable": type(fn).__name__})
-            return None
-        watch.say({"kind": "loaded", "signature": _parameters(fn)})
-        return fn
+        for name, fn in fns.items():
+            if not callable(fn):
+                watch.say({"kind": "loaded", "not_callable": [name, type(fn).__name__]})
+                return None
+        signatures = {name: _parameters(fn) for name, fn in fns.items()}
+        watch.say({"kind": "loaded", "signatures": signatures})
+        return list(fns.values())
     except BaseException as error:  # also SystemExit: leaving at import is a failure
         watch.say({"kind": "loaded", "error": _describe(error)})
         return None
@@ -201,6 +210,16 @@ def _simulate(fn: Callable[..., Any], case: Case, deadline_s: float) -> tuple[di
     parts = [rank.answer() for rank in ranks]
     answer["ranks"] = [head for head, _ in parts]
     return answer, b"".join(data for _, data in parts)
+
+
+def _drive(fns: list[Callable[..., Any]], trial: Trial) -> dict[str, Any]:
+    """What the trial's driver says about the learner's functions."""
+    try:
+        said = getattr(drivers, trial.driver)(fns, **trial.arguments)
+    except BaseException as error:
+        rank = getattr(error, "minidist_rank", None)
+        return {"ranks": [], "error": {**_describe(error), "rank": rank}}
+    return {"ranks": [], "said": said}
 
 
 def _one_rank(

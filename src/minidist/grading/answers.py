@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minidist.grading.cases import Case
+from minidist.grading.cases import Case, Trial
 from minidist.grading.sandbox import Code, Garbled, Sandbox, converse, real_ranks
 from minidist.mesh import Wait
 from minidist.trace import Event, Trace
@@ -59,7 +59,8 @@ class RankAnswer:
 class Answer:
     """What came out of one case."""
 
-    case: Case
+    case: Case | Trial
+    said: dict[str, Any] | None = None  # by the driver of a Trial; as it came, to be taken apart
     ranks: dict[int, RankAnswer] = field(default_factory=dict)
     problem: Problem | None = None
     waits: dict[int, Wait] = field(default_factory=dict)
@@ -67,6 +68,8 @@ class Answer:
 
     @property
     def finished(self) -> bool:
+        if isinstance(self.case, Trial):
+            return self.problem is None and self.said is not None
         return self.problem is None and all(
             r in self.ranks and self.ranks[r].returned for r in range(self.case.world_size)
         )
@@ -97,7 +100,7 @@ class Stop:
     """Why the process did not get to the end: "late", "silent", "ended" or "garbled"."""
 
     how: str
-    case: Case | None  # None: while the file was being loaded
+    case: Case | Trial | None  # None: while the file was being loaded
     rank: int | None = None
     where: list[Place] = field(default_factory=list)
     text: str = ""
@@ -121,17 +124,19 @@ class Attempt:
         return [a for a in self.answers if a.finished]
 
 
-def attempt(code: Code, function: str, cases: Sequence[Case], deadline_s: float) -> Attempt:
-    """Run the learner's code on all cases in one process with simulated ranks."""
-    with Sandbox(code, function, cases, deadline_s) as sandbox:
+def attempt(
+    code: Code, functions: Sequence[str], cases: Sequence[Case | Trial], deadline_s: float
+) -> Attempt:
+    """Run the learner's code on all cases in one process; the ranks of a Case are simulated."""
+    with Sandbox(code, functions, cases, deadline_s) as sandbox:
         return _collect([sandbox], cases, deadline_s, simulated=True)
 
 
 def attempt_on_processes(
-    code: Code, function: str, cases: Sequence[Case], deadline_s: float
+    code: Code, functions: Sequence[str], cases: Sequence[Case], deadline_s: float
 ) -> Attempt:
     """The same with one real process per rank."""
-    sandboxes = real_ranks(code, function, cases, deadline_s)
+    sandboxes = real_ranks(code, functions, cases, deadline_s)
     try:
         return _collect(sandboxes, cases, deadline_s, simulated=False)
     finally:
@@ -140,7 +145,7 @@ def attempt_on_processes(
 
 
 def _collect(
-    sandboxes: list[Sandbox], cases: Sequence[Case], deadline_s: float, simulated: bool
+    sandboxes: list[Sandbox], cases: Sequence[Case | Trial], deadline_s: float, simulated: bool
 ) -> Attempt:
     answers = {n: Answer(case) for n, case in enumerate(cases)}
     heard: set[int] = set()
@@ -151,7 +156,7 @@ def _collect(
     current: dict[int, int] = {s.rank: -1 for s in sandboxes}  # the case that each is at
     ended: set[int] = set()
 
-    def case_of(rank: int) -> Case | None:
+    def case_of(rank: int) -> Case | Trial | None:
         return cases[current[rank]] if current[rank] >= 0 else None
 
     try:
@@ -204,7 +209,7 @@ def _collect(
         printed += sandbox.printed
         cut += sandbox.cut
     raised = any(a.problem and not a.case.refused for a in answers.values())
-    if stop is None and loaded is not None and "signature" in loaded and not raised:
+    if stop is None and loaded is not None and "signatures" in loaded and not raised:
         # Nothing may be judged by the cases that were answered if others were left out.
         missing = [a.case for a in answers.values() if not a.finished and not a.problem]
         if missing:
@@ -221,6 +226,10 @@ def _own(rank: int, simulated: bool) -> int | None:
 
 def _take(answer: Answer, header: dict[str, Any], payload: bytes, only: int | None) -> None:
     """Fill `answer` from one frame: all ranks of a simulated case, or one real rank."""
+    if isinstance(answer.case, Trial) and "said" in header:
+        if not isinstance(header["said"], dict):
+            raise Garbled("an answer that is no object")
+        answer.said = header["said"]
     world_size = answer.case.world_size
     ranks = list(range(world_size)) if only is None else [only]
     if len(header["ranks"]) != len(ranks):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -82,6 +83,26 @@ class Case:
         if self.src is None and self.numel % self.world_size:
             uneven = 1 if self.numel > self.world_size else 2
         return not self.is_plain, uneven, self.world_size, self.numel, self.src or 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a driver (see drivers.py) with the reader's functions.
+
+    For exercises whose functions are no collectives. The driver runs in the learner's process and
+    returns what happened as plain values; whether that was right is judged outside.
+    """
+
+    driver: str  # a function of drivers.py, called as driver(functions, **arguments)
+    says: str  # the trial in words, for feedback
+    arguments: dict[str, Any] = field(default_factory=dict)
+    order: int = 0  # of the trials that fail, the one of the lowest order is told
+    world_size: ClassVar[int] = 0  # a Case has ranks whose answers come apart; this has none
+    shape: ClassVar[None] = None
+    refused: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return self.says
 
 
 def make_bases(case: Case) -> list[Tensor]:

@@ -6,6 +6,7 @@ All of it runs in the grader's own process: the learner's process never sees an 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,20 +14,21 @@ from torch import Tensor
 from minidist import verify
 from minidist.grading import diagnose, patterns
 from minidist.grading.answers import Answer, Attempt, Place, Problem, attempt_on_processes
-from minidist.grading.cases import Case, make_bases, make_inputs, salted
+from minidist.grading.cases import Case, Trial, make_bases, make_inputs, salted
 from minidist.grading.exercises import Exercise
 from minidist.grading.report import Feedback
 from minidist.grading.sandbox import Code
+from minidist.grading.tasks import Task
 from minidist.mesh import Deadlock, describe_waits
 from minidist.trace import dtype_name
 from minidist.transports.simulated import steps
 
-Judge = Callable[[Exercise, Attempt], Feedback | None]
+Judge = Callable[[Any, Attempt], Feedback | None]
 
 
 def loads(exercise: Exercise, attempt: Attempt) -> Feedback | None:
     """The file loads and the function can be called as the contract says."""
-    call = f"{exercise.name}({', '.join(exercise.parameters)})"
+    calls = {name: f"{name}({', '.join(ps)})" for name, ps in exercise.functions.items()}
     if attempt.load_problem:
         problem = attempt.load_problem
         return Feedback(
@@ -38,24 +40,33 @@ def loads(exercise: Exercise, attempt: Attempt) -> Feedback | None:
     loaded = attempt.loaded or {}
     if loaded.get("missing"):
         names = ", ".join(str(n) for n in loaded.get("names", [])) or "no function at all"
+        name = next((n for n in calls if n == loaded["missing"]), exercise.name)
         return Feedback(
-            f"There is no function {exercise.name} here.", expected=f"def {call}", came=names
+            f"There is no function {name} here.", expected=f"def {calls.get(name)}", came=names
         )
     if "not_callable" in loaded:
-        return Feedback(f"This is no function but a {loaded['not_callable']}.", expected=call)
-    parameters = loaded.get("signature")
+        name, kind = loaded["not_callable"]
+        return Feedback(f"This is no function but a {kind}.", expected=calls.get(name, ""))
+    for name, parameters in exercise.functions.items():
+        feedback = _other_arguments(name, parameters, loaded.get("signatures", {}).get(name))
+        if feedback:
+            return feedback
+    return None
+
+
+def _other_arguments(name: str, due: tuple[str, ...], parameters: Any) -> Feedback | None:
     if not isinstance(parameters, list):
         return None  # Python cannot say; the calls will
     positional = [p for p in parameters if p[1] or str(p[0]).startswith("*args")]
     needed = [p for p in parameters if not p[2] and not str(p[0]).startswith("*")]
-    count = len(exercise.parameters)
+    count = len(due)
     starred = any(str(p[0]).startswith("*") and not p[1] for p in parameters)
     if (len(positional) < count and not starred) or len(needed) > count:
         shown = ", ".join(str(p[0]) for p in parameters)
         return Feedback(
             "The function takes other arguments than the contract says.",
-            expected=call,
-            came=f"{exercise.name}({shown})",
+            expected=f"{name}({', '.join(due)})",
+            came=f"{name}({shown})",
         )
     return None
 
@@ -69,7 +80,9 @@ def no_distributed(exercise: Exercise, attempt: Attempt) -> Feedback | None:
     return Feedback(
         f"Calling torch.distributed is refused: this function called "
         f"{', '.join(attempt.distributed[:3])}.",
-        expected="messages through mesh.send, mesh.recv and mesh.sendrecv only",
+        expected="messages through mesh.send, mesh.recv and mesh.sendrecv only"
+        if isinstance(exercise, Exercise)
+        else "your own code",
         place=place,
         diagnosis="The exercise is to write what torch.distributed does, not to call it.",
     )
@@ -91,7 +104,10 @@ def runs(exercise: Exercise, attempt: Attempt) -> Feedback | None:
     problem = answer.problem
     assert problem is not None
     common = diagnose.only_when([a.case for a in failing], [a.case for a in attempt.finished])
-    turns = exercise.pattern in (patterns.ring, patterns.ring_to_the_left)
+    turns = isinstance(exercise, Exercise) and exercise.pattern in (
+        patterns.ring,
+        patterns.ring_to_the_left,
+    )
     return Feedback(
         _raised(problem),
         case=str(answer.case),
@@ -118,7 +134,9 @@ def terminates(exercise: Exercise, attempt: Attempt) -> Feedback | None:
             step=wait.step if wait else None,
             place=answer.wait_places.get(rank) if rank is not None else None,
             diagnosis=_join(diagnose.reason_for_deadlock(answer), common),
-            details="Who waits for whom:\n" + describe_waits(answer.waits, done),
+            details="Who waits for whom:\n" + describe_waits(answer.waits, done)
+            if answer.waits
+            else answer.problem.text,
         )
     if attempt.stop:
         return _stopped(attempt, "in this case")
@@ -507,10 +525,38 @@ ON_PROCESSES: list[tuple[str, str, Judge]] = [
 ]
 
 
-def checks_of(exercise: Exercise) -> list[tuple[str, str, Judge]]:
+OF_TASKS: list[tuple[str, str, Judge]] = [
+    ("loads", "everything is there and takes what the contract says", loads),
+    ("no_distributed", "torch.distributed is not called", no_distributed),
+    ("runs", "nothing raises an exception that should not", runs),
+    ("terminates", "it returns, no deadlock, no endless loop", terminates),
+]
+
+
+def checks_of(exercise: Exercise | Task) -> list[tuple[str, str, Judge]]:
     """The checks of one exercise: all, less those that have nothing to look at."""
+    if isinstance(exercise, Task):
+        own = [(name, title, _told(judge)) for name, title, judge in exercise.checks]
+        return OF_TASKS + own
     refusing = any(case.refused for case in exercise.cases)
     return [c for c in FIRST if c[0] != "refuses" or refusing] + ON_PROCESSES
+
+
+def _told(judge: Callable[[Trial, dict[str, Any]], Feedback | None]) -> Judge:
+    """A judge of one trial's answer as a judge of the whole attempt: the first that is wrong."""
+
+    def wrong(exercise: Task, attempt: Attempt) -> Feedback | None:
+        for answer in sorted(attempt.finished, key=lambda a: a.case.order):
+            try:
+                feedback = judge(answer.case, answer.said)
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
+                feedback = Feedback("Its process said something that is no answer.")
+            if feedback:
+                feedback.case = feedback.case or str(answer.case)
+                return feedback
+        return None
+
+    return wrong
 
 
 def try_on_processes(exercise: Exercise, code: Code, deadline_s: float) -> Iterator[Attempt]:
@@ -521,7 +567,7 @@ def try_on_processes(exercise: Exercise, code: Code, deadline_s: float) -> Itera
     for cases in by_size.values():
         # Five times the deadline: a rank also waits here until the last of its peers has started.
         salted_cases = [salted(case) for case in cases]
-        yield attempt_on_processes(code, exercise.name, salted_cases, 5 * deadline_s)
+        yield attempt_on_processes(code, [exercise.name], salted_cases, 5 * deadline_s)
 
 
 def _smallest(attempt: Attempt, wrong: Callable[[Answer], Feedback | None]) -> Feedback | None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from minidist import verify
 from minidist.collectives.chunks import gloo_chunks
 from minidist.grading.answers import Answer, Problem
-from minidist.grading.cases import Case
+from minidist.grading.cases import Case, Trial
 from minidist.mesh import wait_circle
 from minidist.trace import dtype_name
 
@@ -317,8 +317,10 @@ def reason_for_deadlock(answer: Answer) -> str:
     return ""
 
 
-def only_when(failing: Sequence[Case], passing: Sequence[Case]) -> str:
+def only_when(failing: Sequence[Case | Trial], passing: Sequence[Case | Trial]) -> str:
     """What the failing cases have in common and no passing case has, as a sentence, or ''."""
+    if not all(isinstance(case, Case) for case in (*failing, *passing)):
+        return ""
     passing = [case for case in passing if case.numel]  # with no elements, most mistakes are right
     for says, holds in _FEATURES:
         if failing and passing and all(map(holds, failing)) and not any(map(holds, passing)):

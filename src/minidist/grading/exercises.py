@@ -17,6 +17,7 @@ from minidist import collectives
 from minidist.collectives.chunks import gloo_chunks
 from minidist.grading import patterns
 from minidist.grading.cases import Case
+from minidist.grading.tasks import TASKS, Task
 from minidist.trace import Trace
 
 WORLD_SIZES = (1, 2, 3, 4, 5, 7, 8)
@@ -42,6 +43,11 @@ class Exercise:
     price: str  # the bound on bytes in words
     deadline_s: float = 2.0  # for one case
     bit_equal: bool = False  # to gloo, not only within 1e-5
+
+    @property
+    def functions(self) -> dict[str, tuple[str, ...]]:
+        """What the reader's file must define, and with which parameters."""
+        return {self.name: self.parameters}
 
 
 def _sum(case: Case, inputs: list[Tensor]) -> list[Tensor]:
@@ -151,7 +157,7 @@ def _real(*shapes: tuple[int, tuple[int, ...], int | None]) -> list[Case]:
 
 _GLOO_SIZES = ((1000, "float32"), (30_011, "float32"), (1001, "float16"), (1001, "bfloat16"))
 
-EXERCISES = {
+_COLLECTIVES = {
     exercise.name: exercise
     for exercise in (
         Exercise(
@@ -289,3 +295,5 @@ EXERCISES = {
         ),
     )
 }
+
+EXERCISES: dict[str, Exercise | Task] = {**_COLLECTIVES, **TASKS}

@@ -13,19 +13,24 @@ from minidist.grading.exercises import EXERCISES, Exercise
 from minidist.grading.recordings import record_until_wrong
 from minidist.grading.report import FAILED, NOT_REACHED, PASSED, CheckResult, Feedback, Report
 from minidist.grading.sandbox import Code
+from minidist.grading.tasks import Task
 
 Progress = Callable[[CheckResult], None]
 
 
-def check(name: str, function: Callable, *, deadline_s: float | None = None) -> Report:
+def check(name: str, *functions: Callable, deadline_s: float | None = None) -> Report:
     """Grade a function of yours, for example one from a notebook cell.
 
-    name: the exercise, for example "ring_allreduce". function: any callable with that contract; it
-    runs in processes of its own and never in this one. deadline_s: seconds for one case (2 s if not
-    given). The Report shows itself in a notebook; `report.passed` is the verdict.
-    Raises ValueError if there is no such exercise.
+    name: the exercise, for example "ring_allreduce". functions: any callable with that contract,
+    or several, in the contract's order, where it asks for more than one; they run in processes of
+    their own and never in this one. deadline_s: seconds for one case (if not given, 2 s for most).
+    The Report shows itself in a notebook; `report.passed` is the verdict.
+    Raises ValueError if there is no such exercise, or if it needs another number of functions.
     """
-    return grade(exercise_named(name), ("function", pack(function)), deadline_s=deadline_s)
+    exercise = exercise_named(name)
+    if len(functions) != len(exercise.functions):
+        raise ValueError(f"{name} asks for {', '.join(exercise.functions)}, in this order")
+    return grade(exercise, ("function", pack(functions)), deadline_s=deadline_s)
 
 
 def grade_file(name: str, path: Path, progress: Progress | None = None) -> Report:
@@ -35,7 +40,7 @@ def grade_file(name: str, path: Path, progress: Progress | None = None) -> Repor
     return grade(exercise, code, progress)
 
 
-def exercise_named(name: str) -> Exercise:
+def exercise_named(name: str) -> Exercise | Task:
     """The exercise, or a ValueError that says which there are."""
     if name not in EXERCISES:
         raise ValueError(f"there is no exercise {name!r}; there are {', '.join(EXERCISES)}")
@@ -43,7 +48,7 @@ def exercise_named(name: str) -> Exercise:
 
 
 def grade(
-    exercise: Exercise,
+    exercise: Exercise | Task,
     code: Code,
     progress: Progress | None = None,
     deadline_s: float | None = None,
@@ -61,7 +66,7 @@ def grade(
             progress(done)
         return feedback is None
 
-    tried = attempt(code, exercise.name, exercise.cases, deadline_s)
+    tried = attempt(code, list(exercise.functions), exercise.cases, deadline_s)
     report.printed, report.printed_cut = tried.printed, tried.cut
     good = True
     for name, title, judge in checks.checks_of(exercise):
@@ -75,7 +80,8 @@ def grade(
             real = list(checks.try_on_processes(exercise, code, deadline_s))
         feedback = next((f for f in (judge(exercise, one) for one in real) if f), None)
         good = note(name, title, feedback)
-    _add_recording(report, exercise, code, tried.stop is not None, deadline_s)
+    if isinstance(exercise, Exercise):
+        _add_recording(report, exercise, code, tried.stop is not None, deadline_s)
     report.seconds = time.monotonic() - began
     return report
 

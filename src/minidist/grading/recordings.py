@@ -36,7 +36,7 @@ def record_until_wrong(
     args = () if case.src is None else (case.src,)
     picture = (exercise.gloo_op, case.world_size, case.numel, args)
     recording = None
-    with Sandbox(code, exercise.name, [], deadline_s, picture=picture) as sandbox:
+    with Sandbox(code, [exercise.name], [], deadline_s, picture=picture) as sandbox:
         try:
             for said in converse([sandbox], total_s=2 * deadline_s):
                 if said.header.get("kind") == "recording":

@@ -22,7 +22,7 @@ from typing import Any
 from minidist import launch
 from minidist._travel import pack
 from minidist.grading import _child
-from minidist.grading.cases import Case, known_to
+from minidist.grading.cases import Case, Trial, known_to
 from minidist.transports import Link, queue
 
 START_S = 60.0  # a first start has to load torch
@@ -30,7 +30,9 @@ GRACE_S = 1.0  # after a deadline: the process itself gets this long to say wher
 MAX_FRAME = 64 * 1024 * 1024
 MAX_PRINTED = 4000  # characters
 
-Code = tuple[str, Any]  # ("file", (path, source)) or ("function", bytes of _travel.pack)
+Code = tuple[
+    str, Any
+]  # ("file", (path, source)) or ("function", a tuple of functions as _travel.pack gives it)
 
 Picture = tuple[str, int, int, tuple[int, ...]]  # op, world_size, numel, args: what to record
 
@@ -51,8 +53,8 @@ class Sandbox:
     def __init__(
         self,
         code: Code,
-        function: str,
-        cases: Sequence[Case],
+        functions: Sequence[str],
+        cases: Sequence[Case | Trial],
         deadline_s: float,
         link: Link | None = None,
         rank: int = 0,
@@ -64,7 +66,7 @@ class Sandbox:
         self.deadline_s = deadline_s
         self.answers, far_answers = context.Pipe(duplex=False)
         self.prints, far_prints = context.Pipe(duplex=False)
-        job = pack((code, function, list(cases), deadline_s, picture))
+        job = pack((code, list(functions), list(cases), deadline_s, picture))
         self.process = context.Process(
             target=_child.main, args=(far_answers, far_prints, job, link, rank), daemon=True
         )
@@ -193,7 +195,7 @@ def converse(sandboxes: Sequence[Sandbox], total_s: float) -> Iterator[Said]:
 
 
 def real_ranks(
-    code: Code, function: str, cases: Sequence[Case], deadline_s: float
+    code: Code, functions: Sequence[str], cases: Sequence[Case], deadline_s: float
 ) -> list[Sandbox]:
     """One process per rank, joined by the queue transport; all cases have one world size."""
     world_size = cases[0].world_size
@@ -202,7 +204,7 @@ def real_ranks(
     try:
         for rank, link in enumerate(links):
             known = [known_to(case, rank) for case in cases]
-            sandboxes.append(Sandbox(code, function, known, deadline_s, link, rank))
+            sandboxes.append(Sandbox(code, functions, known, deadline_s, link, rank))
     except BaseException:
         for sandbox in sandboxes:
             sandbox.stop()

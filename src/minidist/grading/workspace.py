@@ -38,25 +38,30 @@ def exercise_file(folder: Path, name: str) -> Path:
 
 
 def stub(folder: Path, name: str) -> str:
-    """The file as it was at the start: the solution's contract without its body."""
+    """The file as it was at the start: the solution's contract without its body.
+
+    Where something is to be repaired, the start is broken.py.
+    """
+    broken = folder / name / "broken.py"
+    if broken.is_file():
+        return broken.read_text(encoding="utf-8")
     source = (folder / name / "solution.py").read_text(encoding="utf-8")
     lines = source.splitlines()
-    function = next(
-        node
+    functions = [
+        lines[node.lineno - 1 : node.body[0].end_lineno]  # up to the end of its docstring
         for node in ast.parse(source).body
-        if isinstance(node, ast.FunctionDef) and node.name == name
-    )
-    docstring_ends = function.body[0].end_lineno
-    imports = [
-        lines[node.lineno - 1 : node.end_lineno]
-        for node in ast.parse(source).body
-        if isinstance(node, (ast.Import, ast.ImportFrom))
+        if isinstance(node, ast.FunctionDef) and node.name in EXERCISES[name].functions
     ]
+    imports = [
+        node for node in ast.parse(source).body if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
+    import_lines = lines[imports[0].lineno - 1 : imports[-1].end_lineno] if imports else []
     docstring = ast.parse(source).body[0]
     head = lines[docstring.lineno - 1 : docstring.end_lineno]
-    body = lines[function.lineno - 1 : docstring_ends]
-    parts = [*head, "", *(line for block in imports for line in block), "", "", *body]
-    return "\n".join([*parts, "    raise NotImplementedError", ""])
+    parts = [*head, "", *import_lines] if imports else head
+    for function in functions:
+        parts += ["", "", *function, "    raise NotImplementedError"]
+    return "\n".join([*parts, ""])
 
 
 def state(folder: Path, name: str) -> str:

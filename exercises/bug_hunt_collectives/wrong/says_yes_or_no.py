@@ -1,0 +1,33 @@
+"""Returns whether there is a bug."""
+
+import torch
+
+CHECK = "form"
+SAYS = "not of the form"
+
+
+def judge(run, op, world_size, root, strided, extra):
+    """What is wrong in one case, or None: `extra` elements more than world_size divides."""
+    numel = 4 * world_size + extra
+    step = 2 if strided else 1
+    inputs = [(1000 * rank + torch.arange(step * numel))[::step] for rank in range(world_size)]
+    outcome = run(inputs, root)
+    if outcome.hangs:
+        return "hangs"
+    expected = inputs[root] if op == "broadcast" else torch.stack(inputs).sum(0)
+    if not all(torch.equal(result, expected) for result in outcome.results):
+        return "wrong"
+    if sum(outcome.bytes_sent) > run.price(world_size, 8 * numel):
+        return "bytes"
+    return None
+
+
+def find_bug(run, op: str):
+    for world_size in range(1, 9):
+        for root in range(world_size) if op == "broadcast" else (0,):
+            for strided in (False, True):
+                kinds = {judge(run, op, world_size, root, strided, extra) for extra in (0, 1)}
+                for what in ("hangs", "wrong", "bytes"):
+                    if what in kinds:
+                        return True
+    return None

@@ -1,0 +1,45 @@
+"""No length: takes whatever is there for the message, also the next one."""
+
+import struct
+
+import torch
+
+CHECK = "frames"
+SAYS = "has taken bytes of the next message"
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32]
+DTYPES.append(torch.uint8)
+
+
+def read(sock, count):
+    data = b""
+    while len(data) < count:
+        piece = sock.recv(count - len(data))
+        if not piece:
+            raise ConnectionError("closed")
+        data += piece
+    return data
+
+
+def send_tensor(sock, tensor):
+    data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    header = struct.pack("<BB", DTYPES.index(tensor.dtype), tensor.dim())
+    header += struct.pack(f"<{tensor.dim()}Q", *tensor.shape)
+    sock.sendall(header + data)
+
+
+def recv_tensor(sock):
+    dtype, dim = struct.unpack("<BB", read(sock, 2))
+    shape = struct.unpack(f"<{dim}Q", read(sock, 8 * dim))
+    tensor = torch.empty(shape, dtype=DTYPES[dtype])
+    nbytes = tensor.numel() * tensor.element_size()
+    data = b""
+    while len(data) < nbytes:
+        piece = sock.recv(1 << 20)
+        if not piece:
+            raise ConnectionError("closed")
+        data += piece
+    if data:
+        data = bytearray(data[:nbytes])
+        tensor.reshape(-1).view(torch.uint8)[:] = torch.frombuffer(data, dtype=torch.uint8)
+    return tensor
