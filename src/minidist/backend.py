@@ -1,9 +1,9 @@
 """The torch.distributed backend "minidist": PyTorch's own DDP on the collectives of this course.
 
 `import minidist.backend` registers it; afterwards `init_process_group("minidist", ...)` works like
-"gloo" does, with any rendezvous. It keeps a backend's contract: every call returns at once with a
-Work, one thread per group does the calls in the order in which they came, a Work's future tells
-DDP when to go on, and what goes wrong is raised by wait(). Tensors are on the CPU.
+"gloo" does, with any rendezvous. It keeps a backend's contract: a call with async_op returns at
+once with a Work, one thread per group does the calls in the order in which they came, a Work's
+future tells DDP when to go on, and what goes wrong is raised by wait(). Tensors are on the CPU.
 
 allreduce is the ring in gloo's order, so its sums are gloo's bit for bit. Unlike gloo, it also
 gives the right result for strided tensors.
@@ -135,17 +135,32 @@ class _Callbacks:
 
 
 class _Worker:
-    """A thread that does jobs in the order in which they come, on a mesh of its own."""
+    """A thread that does jobs in the order in which they come, on a mesh of its own.
 
-    def __init__(self, mesh: Mesh, failed: Callable[[str, Exception], Exception]):
+    A caller who would wait anyway does the job itself if the thread has nothing to do: to wake
+    another thread and to be woken by it costs more than a small message.
+    """
+
+    def __init__(self, mesh: Mesh, failed: Callable[[str, BaseException], Exception]):
         self.mesh = mesh
         self.failed = failed
         self.jobs: queue.SimpleQueue = queue.SimpleQueue()
+        self.lock = threading.Lock()
+        self.unfinished = 0
+        self.turn = threading.Lock()  # held by whoever uses the mesh
         self.thread = threading.Thread(target=self._loop, name="minidist", daemon=True)
         self.thread.start()
 
-    def submit(self, work: Work, timeout_s: float, job: Callable[[Mesh], None]) -> Work:
-        self.jobs.put((work, timeout_s, job))
+    def submit(
+        self, work: Work, timeout_s: float, job: Callable[[Mesh], None], caller_waits: bool
+    ) -> Work:
+        with self.lock:
+            at_once = caller_waits and not self.unfinished
+            self.unfinished += 1
+        if at_once:
+            self._do(work, timeout_s, job)
+        else:
+            self.jobs.put((work, timeout_s, job))
         return work
 
     def stop(self, timeout_s: float) -> None:
@@ -153,17 +168,25 @@ class _Worker:
         self.thread.join(timeout_s)
 
     def _loop(self) -> None:
-        while (item := self.jobs.get()) is not None:
-            work, timeout_s, job = item
-            self.mesh.recv_timeout_s = timeout_s
-            error = None
-            try:
-                with torch.inference_mode():
-                    job(self.mesh)
-            except Exception as caught:
-                error = self.failed(work.name, caught)
-            work.finish(error)
-            del work, job, item  # keep no tensors alive while waiting
+        while item := self.jobs.get():
+            self._do(*item)
+            del item  # keep no tensors alive while waiting
+
+    def _do(self, work: Work, timeout_s: float, job: Callable[[Mesh], None]) -> None:
+        error = None
+        try:
+            with self.turn, torch.inference_mode():
+                self.mesh.recv_timeout_s = timeout_s
+                job(self.mesh)
+        except Exception as caught:
+            error = self.failed(work.name, caught)
+        except BaseException as caught:  # an interrupt of the caller: half a message has gone out
+            self.failed(work.name, caught)
+            raise
+        finally:
+            with self.lock:
+                self.unfinished -= 1
+        work.finish(error)
 
 
 class Group(dist.ProcessGroup):
@@ -234,9 +257,10 @@ class Group(dist.ProcessGroup):
         timeout_s = opts.timeout.total_seconds() if opts is not None else -1
         if timeout_s <= 0:  # not given
             timeout_s = self._timeout_s
-        return (worker or self._collectives).submit(work, timeout_s, job)
+        caller_waits = not getattr(opts, "asyncOp", True)
+        return (worker or self._collectives).submit(work, timeout_s, job, caller_waits)
 
-    def _failed(self, name: str, error: Exception) -> Exception:
+    def _failed(self, name: str, error: BaseException) -> Exception:
         """Make the group unusable, tell the other ranks why; return what wait() is to raise."""
         kind = type(error) if isinstance(error, MeshError) else MeshError
         text = str(error) if isinstance(error, MeshError) else f"{type(error).__name__}: {error}"
