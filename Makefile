@@ -5,7 +5,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help env book notebooks test lab grade clean
+.PHONY: help env book notebooks test lab bench grade clean
 
 # With the environment first on PATH, so that `!python` in a cell means this Python too.
 IN_ENV := PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python
@@ -29,6 +29,9 @@ test: env ## Build the book if it is stale, then run every test, in a browser to
 
 lab: env ## Open the chapters in JupyterLab, to run and change them.
 	@$(IN_ENV) tools/lab.py
+
+bench: env ## Time allreduce on every wire beside gloo: make bench ARGS="--plot bench.svg".
+	@$(IN_ENV) -m minidist bench $(ARGS)
 
 grade: env ## Check your answers to the exercises: make grade ARGS="ring_allreduce --watch".
 	@$(IN_ENV) -m minidist grade $(ARGS)

@@ -28,6 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from minidist import collectives
+from minidist.collectives.direct import one_shot_allreduce_, two_shot_allreduce_
 from minidist.cost import allreduce_lower_bound
 from minidist.launch import WIRES, run
 from minidist.mesh import Mesh
@@ -36,13 +37,18 @@ from minidist.transports.process_group import mesh_from_process_group
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OURS: dict[str, Callable[[Mesh, Tensor], Tensor | None]] = {
+Ours = Callable[[Mesh, Tensor], Tensor | None]  # None: it works in place
+
+OURS: dict[str, Ours] = {
     "naive": collectives.naive_allreduce,
     "ring": collectives.ring_allreduce,
-    "ring_": collectives.ring_allreduce_,  # in place
+    "ring_": collectives.ring_allreduce_,  # a name with a tail works in place, as gloo does
     "tree": collectives.tree_allreduce,
     "halving_doubling": collectives.halving_doubling_allreduce,
     "two_shot": collectives.two_shot_allreduce,
+    "two_shot_": two_shot_allreduce_,
+    "one_shot_": one_shot_allreduce_,
+    "auto": collectives.allreduce,
 }
 BACKEND = "backend"  # torch.distributed's all_reduce on our backend: ring_ over TCP, on a thread
 ALGORITHMS = (*OURS, BACKEND)
@@ -140,7 +146,7 @@ def bench(
                 _on_each_rank,
                 world_size,
                 transport,
-                names,
+                {name: OURS.get(name) for name in names},
                 list(sizes),
                 repeats,
                 seconds,
@@ -162,11 +168,18 @@ class _Times:
 
 
 def _on_each_rank(
-    mesh: Mesh, transport: str, names: list[str], sizes: list[int], repeats: int, seconds: float
+    mesh: Mesh,
+    transport: str,
+    algorithms: dict[str, Ours | None],
+    sizes: list[int],
+    repeats: int,
+    seconds: float,
 ) -> list[_Times]:
     if transport == "process_group":
         mesh = mesh_from_process_group(dist.new_group(backend="gloo"))
-    contenders = {GLOO: _gloo, **{name: _ours(mesh, name) for name in names}}
+    contenders = {GLOO: _gloo}
+    for name, algorithm in algorithms.items():
+        contenders[name] = _backend() if algorithm is None else _ours(mesh, algorithm)
     return [_one_size(mesh, contenders, nbytes, repeats, seconds) for nbytes in sizes]
 
 
@@ -175,23 +188,23 @@ def _gloo(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _ours(mesh: Mesh, name: str) -> Callable[[Tensor], Tensor]:
-    if name == BACKEND:
-        importlib.import_module("minidist.backend")  # registers it
-        group = dist.new_group(backend="minidist", timeout=timedelta(minutes=5))
-
-        def backend(tensor: Tensor) -> Tensor:
-            dist.all_reduce(tensor, group=group)
-            return tensor
-
-        return backend
-    algorithm = OURS[name]
-
+def _ours(mesh: Mesh, algorithm: Ours) -> Callable[[Tensor], Tensor]:
     def ours(tensor: Tensor) -> Tensor:
         result = algorithm(mesh, tensor)
         return tensor if result is None else result
 
     return ours
+
+
+def _backend() -> Callable[[Tensor], Tensor]:
+    importlib.import_module("minidist.backend")  # registers it
+    group = dist.new_group(backend="minidist", timeout=timedelta(minutes=5))
+
+    def backend(tensor: Tensor) -> Tensor:
+        dist.all_reduce(tensor, group=group)
+        return tensor
+
+    return backend
 
 
 def _one_size(
@@ -202,7 +215,7 @@ def _one_size(
     seconds: float,
 ) -> _Times:
     world_size = mesh.world_size
-    # Whole numbers that stay small: their sum is the same in any order, and wrong if one is missing.
+    # Small whole numbers: their sum is the same in any order, and wrong if one is missing.
     base = (torch.arange(max(1, nbytes // 4)) % 61).float()
     given = base + mesh.rank
     expected = world_size * base + world_size * (world_size - 1) // 2
@@ -241,7 +254,7 @@ def _one_size(
 
 def _floor(world_size: int, tensor: Tensor, spare: Tensor) -> tuple[float, float, float]:
     """Seconds of the memory traffic of one rank: all of it, the copies, the additions."""
-    rest = len(tensor) - len(tensor) // world_size  # all but the chunk that is this rank's own
+    rest = _rest(len(tensor), world_size)
     start = time.perf_counter()
     spare.copy_(tensor)  # rest for the others to read, and one chunk of sums
     copied = time.perf_counter()
@@ -252,11 +265,16 @@ def _floor(world_size: int, tensor: Tensor, spare: Tensor) -> tuple[float, float
     return end - start, copied - start + end - added, added - copied
 
 
+def _rest(numel: int, world_size: int) -> int:
+    """Elements of all chunks but a rank's own."""
+    return numel - numel // world_size
+
+
 def _rows(
     transport: str, names: list[str], world_size: int, ranks: tuple[_Times, ...]
 ) -> Iterator[Row]:
     nbytes = ranks[0].nbytes
-    rest = nbytes - nbytes // 4 // world_size * 4
+    rest = 4 * _rest(nbytes // 4, world_size)
 
     def slowest(name: str) -> list[float]:
         return [max(at_once) for at_once in zip(*(r.seconds[name] for r in ranks), strict=True)]
@@ -264,8 +282,8 @@ def _rows(
     medians, quartiles = {}, {}
     for name in ranks[0].seconds:
         medians[name], *quartiles[name] = _median_and_quartiles(slowest(name))
-    gloo_wrong = sum(map(any, zip(*(r.wrong[GLOO] for r in ranks), strict=True)))
-    assert not gloo_wrong, "gloo's own sum is wrong"
+    if any(any(r.wrong[GLOO]) for r in ranks):
+        raise RuntimeError("gloo's own sum is wrong; nothing here can be held against it")
     for name in names:
         yield Row(
             transport=transport,
@@ -280,7 +298,7 @@ def _rows(
             gloo_quartiles=tuple(quartiles[GLOO]),
             floor_seconds=medians[FLOOR],
             copy_bandwidth=(nbytes + rest) / medians["copy"],
-            add_bandwidth=rest / medians["add"] if rest else float("inf"),
+            add_bandwidth=rest / medians["add"],
         )
 
 
@@ -390,13 +408,15 @@ def goal_line(goal: Goal) -> str:
     )
 
 
-MARKS = ("o", "s", "^", "D", "v", "P", "X")
+COLOURS = {"naive": 0, "ring": 1, "two_shot": 2, "tree": 3, "halving_doubling": 4, "one_shot": 5}
+COLOURS |= {BACKEND: 6, "auto": 7}
+MARKS = ("o", "s", "P", "D", "v", "^", "X", "*")
 
 
 def figure(rows: Sequence[Row]) -> Figure:
     """Time against size, log-log: a panel for each transport and world size, gloo in all of them.
 
-    The bands are the quartiles; the dotted line is the floor.
+    The bands are the quartiles; the dotted line is the floor; open marks are in place.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -422,7 +442,8 @@ def figure(rows: Sequence[Row]) -> Figure:
                 for row in sorted(cell, key=lambda row: row.nbytes):
                     by_name.setdefault(row.algorithm, []).append(row)
                 for name, line_ in by_name.items():
-                    k = ALGORITHMS.index(name)
+                    k = COLOURS[name.rstrip("_")]
+                    in_place = {"markerfacecolor": LIGHT["paper"]} if name.endswith("_") else {}
                     x = [row.nbytes for row in line_]
                     colour = PALETTE_LIGHT[k]
                     bands = zip(*(row.quartiles for row in line_), strict=True)
@@ -434,6 +455,7 @@ def figure(rows: Sequence[Row]) -> Figure:
                         marker=MARKS[k],
                         markersize=4,
                         linewidth=1.5,
+                        **in_place,
                     )
                 some = next(iter(by_name.values()), [])
                 x = [row.nbytes for row in some]
