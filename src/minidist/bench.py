@@ -1,9 +1,11 @@
 """How fast is fast: our allreduce on every wire, gloo and the memory itself, in one run.
 
 In the manner of nccl-tests, with two more columns. Every round runs gloo, each of our algorithms
-and the floor once on the same ranks, in an order that turns from round to round, so that whatever
-else the machine does hits all of them. A barrier comes before each; a round's time is that of its
-slowest rank; a cell is the median of its rounds. Every single sum is checked.
+and the floor on the same ranks, in an order that turns from round to round, so that whatever else
+the machine does hits all of them. A barrier comes before each; a round's time is that of its
+slowest rank; a cell is the median of its rounds. Small tensors go up to ten in a row, each with its
+own memory, or one would mostly time how long a rank takes to wake up after the barrier. Every
+single sum is checked.
 
 The floor is the memory traffic that no allreduce between processes can do without, done by the same
 processes at the same time, alone: of T bytes a rank must lay (N - 1)/N T of its own and T/N of sums
@@ -56,6 +58,7 @@ TRANSPORTS = (*WIRES, "process_group")
 GLOO, FLOOR = "gloo", "floor"
 
 LEAST_ROUNDS = 3
+MOST_IN_A_ROW = 10
 RUN_TIMEOUT_S = 1800.0
 K, M = 1 << 10, 1 << 20
 
@@ -219,24 +222,26 @@ def _one_size(
     base = (torch.arange(max(1, nbytes // 4)) % 61).float()
     given = base + mesh.rank
     expected = world_size * base + world_size * (world_size - 1) // 2
-    tensor, spare = given.clone(), given.clone()
+    spare, *tensors = given.repeat(1 + _in_a_row(nbytes), 1)
     names = [*contenders, FLOOR]
     times = _Times(4 * len(given), {n: [] for n in (*names, "copy", "add")}, {n: [] for n in names})
     began = time.perf_counter()
     for number in range(-1, repeats):  # the round before the first only warms up
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
-            tensor.copy_(given)
+            for tensor in tensors:
+                tensor.copy_(given)
             dist.barrier()
             if name == FLOOR:
-                took, copying, adding = _floor(world_size, tensor, spare)
+                took, copying, adding = _floor(world_size, tensors[0], spare)
                 wrong = False
             else:
+                contender = contenders[name]
                 start = time.perf_counter()
-                result = contenders[name](tensor)
-                took = time.perf_counter() - start
-                wrong = not torch.equal(result, expected)
-                del result  # memory that it may have borrowed from the wire goes back
+                results = [contender(tensor) for tensor in tensors]
+                took = (time.perf_counter() - start) / len(tensors)
+                wrong = not all(torch.equal(result, expected) for result in results)
+                del results  # memory that they may have borrowed from the wire goes back
                 mesh.events.clear()
             times.wrong[name].append(wrong)  # also while warming up
             if number >= 0:
@@ -250,6 +255,11 @@ def _one_size(
         if stop:
             break
     return times
+
+
+def _in_a_row(nbytes: int) -> int:
+    """How many operations of this size make a round."""
+    return max(1, min(MOST_IN_A_ROW, M // max(1, nbytes)))
 
 
 def _floor(world_size: int, tensor: Tensor, spare: Tensor) -> tuple[float, float, float]:

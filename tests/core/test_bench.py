@@ -78,7 +78,7 @@ def test_contenders_take_turns_and_all_ranks_stop_together():
             return add_up
 
         contenders = {name: contender(name) for name in ("gloo", "a", "b")}
-        times = bench._one_size(mesh, contenders, 64, repeats, seconds)
+        times = bench._one_size(mesh, contenders, bench.M, repeats, seconds)
         assert not any(map(any, times.wrong.values()))
         return order, len(times.seconds["a"]), len(times.wrong["a"])
 
@@ -91,6 +91,25 @@ def test_contenders_take_turns_and_all_ranks_stop_together():
     assert len(set(map(tuple, in_rounds))) > 2
     for _, rounds, checked in run(note, 2, 50, 0.0, process_group="gloo").results:
         assert rounds == bench.LEAST_ROUNDS == checked - 1
+
+
+def test_small_operations_come_in_a_row():
+    """Each on memory of its own: in place ten times on one tensor would give another sum."""
+
+    def count(mesh, nbytes):
+        seen = []
+
+        def contender(tensor):
+            seen.append(tensor.data_ptr())
+            torch.distributed.all_reduce(tensor)
+            return tensor
+
+        times = bench._one_size(mesh, {"gloo": contender}, nbytes, 1, 60.0)
+        assert not any(times.wrong["gloo"])
+        return len(seen), len(set(seen))
+
+    for nbytes, calls in ((4, 10), (256 * 1024, 4), (2 << 20, 1)):
+        assert run(count, 1, nbytes, process_group="gloo").results == [(2 * calls, calls)]
 
 
 @pytest.mark.parametrize(("world_size", "added", "fetched"), [(1, 0, 0), (2, 4, 4), (4, 6, 6)])
