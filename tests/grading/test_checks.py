@@ -13,6 +13,7 @@ from minidist.grading import EXERCISES, check, checks
 from minidist.grading.answers import attempt
 from minidist.grading.grade import grade
 from minidist.grading.report import NOT_REACHED, PASSED
+from minidist.grading.tasks import TASKS
 
 FOLDER = Path(__file__).parents[2] / "exercises"
 SOLUTION = (FOLDER / "ring_allreduce" / "solution.py").read_text()
@@ -35,13 +36,51 @@ def fails(source, at, name="ring_allreduce", **options):
 
 def test_every_check_has_a_wrong_answer():
     seen = {
-        ast.literal_eval(node.value)
+        (path.parts[-3], ast.literal_eval(node.value))
         for path in FOLDER.glob("*/wrong/*.py")
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.Assign) and node.targets[0].id == "CHECK"
     }
     names = {name for name, _, _ in checks.FIRST + checks.ON_PROCESSES}
-    assert names - seen == {"loads", "gloo"}  # these two are below
+    assert names - {check for _, check in seen} == {"loads"}  # that one is below
+    for task in TASKS.values():
+        own = {name for name, _, _ in task.checks} - {"primitives"}  # also below
+        assert own <= {check for of, check in seen if of == task.name}, task.name
+
+
+def test_a_pair_that_is_right_between_two_sockets_only():
+    source = (FOLDER / "tcp_primitives" / "solution.py").read_text()
+    source = source.replace("return tensor\n", "return tensor if alone() else tensor * 0\n")
+    source += "\n\ndef alone():\n    import threading\n"
+    source += "    return threading.current_thread() is threading.main_thread()\n"
+    feedback = fails(source, "primitives", "tcp_primitives")
+    assert "other numbers" in feedback.sentence
+    assert feedback.case.startswith("ring_allreduce, 2 ranks")
+
+
+def test_an_exercise_with_two_functions_in_a_notebook():
+    def send_tensor(sock, tensor):
+        sock.sendall(b"x")
+
+    def recv_tensor(sock):
+        raise KeyError("nothing")
+
+    report = check("tcp_primitives", send_tensor, recv_tensor)
+    assert report.failed_check.name == "runs" and "KeyError" in str(report)
+    with pytest.raises(ValueError, match="send_tensor, recv_tensor, in this order"):
+        check("tcp_primitives", send_tensor)
+
+
+def test_a_driver_that_says_nonsense_is_no_crash():
+    source = """
+        from minidist.grading import drivers
+
+        drivers.choices = lambda functions, calls: {"answers": 3}
+
+        def choose(nbytes, world_size, alpha, beta):
+            return "ring"
+    """
+    assert "no answer" in fails(source, "names", "choose_algorithm").sentence
 
 
 # --- loads

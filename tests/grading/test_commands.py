@@ -72,7 +72,7 @@ def test_all_must_pass(course, capsys):
     for name in EXERCISES:
         shutil.copy(course / name / "solution.py", course / name / "exercise.py")
     assert main(["grade"]) == 0
-    assert "5 of 5 exercises pass" in capsys.readouterr().out
+    assert f"{len(EXERCISES)} of {len(EXERCISES)} exercises pass" in capsys.readouterr().out
     (course / "broadcast" / "exercise.py").write_text("nonsense")
     assert main(["grade", "broadcast", "ring_allgather"]) == 1
     assert "1 of 2 exercises pass" in capsys.readouterr().out
