@@ -59,6 +59,7 @@ GLOO, FLOOR = "gloo", "floor"
 
 LEAST_ROUNDS = 3
 MOST_IN_A_ROW = 10
+BYTES_IN_A_ROW = 8 << 20
 RUN_TIMEOUT_S = 1800.0
 K, M = 1 << 10, 1 << 20
 
@@ -259,7 +260,7 @@ def _one_size(
 
 def _in_a_row(nbytes: int) -> int:
     """How many operations of this size make a round."""
-    return max(1, min(MOST_IN_A_ROW, M // max(1, nbytes)))
+    return max(1, min(MOST_IN_A_ROW, BYTES_IN_A_ROW // max(1, nbytes)))
 
 
 def _floor(world_size: int, tensor: Tensor, spare: Tensor) -> tuple[float, float, float]:

@@ -78,7 +78,7 @@ def test_contenders_take_turns_and_all_ranks_stop_together():
             return add_up
 
         contenders = {name: contender(name) for name in ("gloo", "a", "b")}
-        times = bench._one_size(mesh, contenders, bench.M, repeats, seconds)
+        times = bench._one_size(mesh, contenders, bench.BYTES_IN_A_ROW, repeats, seconds)
         assert not any(map(any, times.wrong.values()))
         return order, len(times.seconds["a"]), len(times.wrong["a"])
 
@@ -108,7 +108,7 @@ def test_small_operations_come_in_a_row():
         assert not any(times.wrong["gloo"])
         return len(seen), len(set(seen))
 
-    for nbytes, calls in ((4, 10), (256 * 1024, 4), (2 << 20, 1)):
+    for nbytes, calls in ((4, 10), (2 << 20, 4), (8 << 20, 1)):
         assert run(count, 1, nbytes, process_group="gloo").results == [(2 * calls, calls)]
 
 
