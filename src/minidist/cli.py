@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,10 +16,15 @@ import torch
 
 from minidist import PRIMITIVES, collectives, cost
 from minidist.doctor import examine
-from minidist.grading.commands import add_commands
+from minidist.grading.commands import add_commands, new_file
 from minidist.launch import run
+from minidist.mesh import MeshError
 from minidist.transports.simulated import ALPHA, BETA, Simulated, steps
 from minidist.verify import Comparison, compare
+
+MOST_PROCESSES = 64  # `verify` starts one per rank, and a queue for each pair of them
+MOST_RANKS = 4096  # `simulate` keeps them all in one process
+MOST_BYTES = 1 << 50
 
 SIMULATED = {
     "naive_allreduce": (collectives.naive_allreduce, cost.naive_allreduce_cost),
@@ -34,27 +41,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     command = commands.add_parser("verify", help="hold our collectives against gloo")
-    command.add_argument("--world-size", type=_world_size, nargs="+", default=[2, 3, 4])
+    command.add_argument("--world-size", type=_processes, nargs="+", default=[2, 3, 4])
     command.add_argument("--primitive", choices=PRIMITIVES, nargs="+", default=list(PRIMITIVES))
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, too")
+    command.add_argument("--json", type=new_file, metavar="FILE", help="write the rows there")
     command.set_defaults(run=_verify)
 
     command = commands.add_parser("simulate", help="what a collective costs on a virtual clock")
     command.add_argument("collective", choices=SIMULATED)
-    command.add_argument("--world-size", type=_world_size, default=8)
+    command.add_argument("--world-size", type=_ranks, default=8)
     command.add_argument("--bytes", type=_size, default=1 << 20, help="e.g. 1000, 64K, 16M, 1G")
     command.add_argument("--alpha", type=_seconds, default=ALPHA, help="seconds per message")
     command.add_argument("--beta", type=_seconds, default=BETA, help="seconds per byte")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the result there, too")
+    command.add_argument("--json", type=new_file, metavar="FILE", help="write the result there")
     command.set_defaults(run=_simulate)
 
     command = commands.add_parser("doctor", help="can this machine run the course?")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the findings there, too")
+    command.add_argument("--json", type=new_file, metavar="FILE", help="write the findings there")
     command.set_defaults(run=_doctor)
 
     add_commands(commands)
     chosen = parser.parse_args(arguments)
-    return chosen.run(chosen)
+    if hasattr(sys.stdout, "reconfigure"):  # what the terminal has no character for: an escape
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        code = chosen.run(chosen)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `| head` has seen enough; nor can the interpreter's last flush write
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (MeshError, OSError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nStopped.", file=sys.stderr)
+        return 130  # as shells say it
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -150,28 +171,33 @@ def _write_json(path: Path | None, value: Any) -> None:
         path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
-def _world_size(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 or more")
-    return int(text)
+def _processes(text: str) -> int:
+    return _ranks(text, MOST_PROCESSES)
+
+
+def _ranks(text: str, most: int = MOST_RANKS) -> int:
+    number = int(text) if text.isdecimal() and len(text) < 10 else 0
+    if not 1 <= number <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 to {most}")
+    return number
 
 
 def _size(text: str) -> int:
     """'64K' -> 65536."""
     number, unit = text.rstrip("KMGkmg"), text[len(text.rstrip("KMGkmg")) :].upper()
-    try:
-        return int(number) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[unit]
-    except (ValueError, KeyError):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size in bytes, like 1000, 64K, 16M or 1G"
-        ) from None
+    factor = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(unit)
+    if factor and number.isdecimal() and len(number) < 20 and int(number) * factor <= MOST_BYTES:
+        return int(number) * factor
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a size in bytes, like 1000, 64K, 16M or 1G (at most 1048576G)"
+    )
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds")
-    return value
+    with contextlib.suppress(ValueError):
+        if 0 <= (value := float(text)) < float("inf"):
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds")
 
 
 if __name__ == "__main__":
