@@ -6,6 +6,7 @@ It knows inputs, never expected values. Everything it says to the grader is JSON
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import inspect
 import json
 import linecache
@@ -32,9 +33,11 @@ from minidist.mesh import _LIBRARIES, Mesh, MeshError
 from minidist.provenance import record
 from minidist.trace import dtype_name
 from minidist.transports import Link
+from minidist.transports.queue import to_bytes
 from minidist.transports.simulated import Simulated
 
 MAX_MESSAGES = 2000  # per rank and case; far more than any exercise needs
+MAX_RESULT = 1 << 20  # bytes of a result; a larger one comes without its elements
 CPU_LIMIT_S = 60  # even if the grader itself is killed, an endless loop ends
 REFUSED = "calling torch.distributed is refused"
 
@@ -152,7 +155,7 @@ def _load(code: tuple[str, Any], function: str, watch: _Watch) -> Callable[..., 
             fn = unpack(value)
         else:
             path, source = value
-            lines = source.splitlines(keepends=True)
+            lines = _text(source).splitlines(keepends=True)
             linecache.cache[path] = (len(source), None, lines, path)
             module = types.ModuleType("exercise")
             module.__file__ = path
@@ -171,6 +174,14 @@ def _load(code: tuple[str, Any], function: str, watch: _Watch) -> Callable[..., 
     except BaseException as error:  # also SystemExit: leaving at import is a failure
         watch.say({"kind": "loaded", "error": _describe(error)})
         return None
+
+
+def _text(source: bytes) -> str:
+    """The source as Python reads it, for tracebacks; compile() says what is wrong with it."""
+    try:
+        return importlib.util.decode_source(source)
+    except (SyntaxError, UnicodeError):
+        return source.decode(errors="replace")
 
 
 def _parameters(fn: Callable[..., Any]) -> list[list[Any]] | None:
@@ -249,18 +260,23 @@ class _RankOfCase:
         head: dict[str, Any] = {"returned": self.returned, "events": events}
         if self.link:
             head["carried"] = self.link.carried
-        before = _bytes(self.base)
+        before = to_bytes(self.base)
         head["input_bytes"] = len(before)
         if not isinstance(self.result, torch.Tensor):
             head["type"] = type(self.result).__name__
             return head, before
+        memory = self.base.untyped_storage()
+        try:
+            alias = self.result.untyped_storage().data_ptr() == memory.data_ptr()
+            too_large = self.result.numel() * self.result.element_size() > MAX_RESULT
+            result = b"" if too_large else to_bytes(self.result)
+        except (RuntimeError, TypeError):  # sparse, meta, quantized
+            kind = "meta" if self.result.is_meta else str(self.result.layout).removeprefix("torch.")
+            head["type"] = f"{kind} tensor"
+            return head, before
         head["type"] = "Tensor"
         head["dtype"], head["shape"] = dtype_name(self.result.dtype), list(self.result.shape)
-        memory = self.base.untyped_storage()
-        head["alias"] = bool(memory.nbytes()) and (
-            self.result.untyped_storage().data_ptr() == memory.data_ptr()
-        )
-        result = _bytes(self.result)
+        head["alias"] = bool(memory.nbytes()) and alias
         head["result_bytes"] = len(result)
         return head, before + result
 
@@ -323,11 +339,6 @@ class _NoDistributed:
             raise Distributed(f"{REFUSED}: {name}")
 
         return refuse
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes()
 
 
 def _describe(error: BaseException) -> dict[str, Any]:

@@ -30,7 +30,7 @@ GRACE_S = 1.0  # after a deadline: the process itself gets this long to say wher
 MAX_FRAME = 64 * 1024 * 1024
 MAX_PRINTED = 4000  # characters
 
-Code = tuple[str, Any]  # ("file", (path, source)) or ("function", bytes of _travel.pack)
+Code = tuple[str, Any]  # ("file", (path, bytes)) or ("function", bytes of _travel.pack)
 
 Picture = tuple[str, int, int, tuple[int, ...]]  # op, world_size, numel, args: what to record
 
@@ -136,7 +136,7 @@ class Sandbox:
             return None
         try:
             header = json.loads(bytes(self.buffer[8 : 8 + head]))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Garbled("a header that is not JSON") from error
         if not isinstance(header, dict):
             raise Garbled("a header that is no object")
@@ -165,6 +165,12 @@ class Sandbox:
 
 class Garbled(Exception):
     """The process wrote something that is not a frame: only code that tampers does that."""
+
+
+# What taking apart an answer may raise: a field is missing, of another type, too large, too deep.
+NONSENSE = (
+    Garbled, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError,
+)  # fmt: skip
 
 
 def converse(sandboxes: Sequence[Sandbox], total_s: float) -> Iterator[Said]:
