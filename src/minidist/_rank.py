@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from minidist._travel import unpack
+from minidist._travel import pack, unpack
 from minidist.mesh import Mesh, place
 
 if sys.platform == "linux":
@@ -46,7 +46,7 @@ def main(control: Connection, mesh: Mesh, group: tuple[str, str, float] | None) 
         if group:
             _init_process_group(mesh, *group)
         fn, args = unpack(payload)
-        message = ("done", cloudpickle.dumps(fn(mesh, *args)), mesh.events)
+        message = ("done", pack(fn(mesh, *args)), mesh.events)
     except BaseException as error:  # also SystemExit: leaving early is a failure
         message = ("error", _pickled(error), _own_traceback(error))
     lines.flush()

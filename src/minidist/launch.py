@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from minidist import _rank
-from minidist._travel import pack
+from minidist._travel import pack, unpack
 from minidist.mesh import (
     RECV_TIMEOUT_S,
     Mesh,
@@ -249,7 +249,7 @@ def _collect(ranks: list[_RankProcess], deadline: float, timeout: float) -> Run:
 
 def _unpickle(rank_process: _RankProcess) -> Any:
     try:
-        return pickle.loads(rank_process.result)
+        return unpack(rank_process.result)
     except Exception as error:
         raise RankFailed(
             f"rank {rank_process.rank} returned what cannot be rebuilt here: "

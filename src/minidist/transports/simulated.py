@@ -21,7 +21,7 @@ import threading
 import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import greenlet
@@ -58,6 +58,11 @@ class Simulated:
     alpha: float = ALPHA
     beta: float = BETA
     rendezvous: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name} is {value}; it is a time in seconds, 0 or more")
 
     def run(self, programs: list[Callable[[Mesh], Any]], timeout: float) -> tuple[list[Any], Trace]:
         """Run `programs[r](mesh)` as rank r, all of them to their end."""
@@ -320,7 +325,10 @@ def replay(trace: Trace, alpha: float = ALPHA, beta: float = BETA) -> Trace:
 
     model = Simulated(alpha=alpha, beta=beta)
     _, replayed = model.run([program(r) for r in range(trace.world_size)], timeout=600.0)
-    return replayed
+    return Trace(
+        [replace(e, start=new.start, end=new.end) for e, new in zip(events, again, strict=True)]
+        for events, again in zip(trace.by_rank, replayed.by_rank, strict=True)
+    )
 
 
 def steps(trace: Trace) -> int:
