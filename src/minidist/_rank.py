@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import io
 import multiprocessing
@@ -22,6 +23,7 @@ from minidist.mesh import Mesh, place
 if sys.platform == "linux":
     import fcntl
 
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 WHERE = b"where"  # the parent's question: what are you doing?
 
 
@@ -60,6 +62,8 @@ def _tie_to_parent() -> None:
     if hasattr(os, "setsid"):
         os.setsid()  # a process group of its own, so that one signal ends all of it
     if sys.platform == "linux":
+        # Whatever loses its own parent becomes our child, so that the launcher finds it.
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         # The answering thread sees the parent go, but cannot act while other code holds the GIL.
         # So let the kernel send SIGIO, which ends a process, when the parent's pipe closes.
         pipe = multiprocessing.parent_process().sentinel

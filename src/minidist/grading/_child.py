@@ -82,8 +82,9 @@ def main(answers: Connection, prints: Connection, job: bytes, link: Link | None,
                 recording = record(fn, world_size, numel, *args, op=op, timeout=deadline_s)
                 watch.say({"kind": "recording", "recording": asdict(recording)})
     watch.say({"kind": "end"})
-    if link is not None:
-        time.sleep(deadline_s)  # another rank may still need our last message; the grader ends us
+    # The grader ends us, and then still finds what this code has started. And another rank may need
+    # our last message.
+    time.sleep(deadline_s)
     os._exit(0)
 
 
@@ -143,6 +144,7 @@ class _Watch:
             time.sleep(left)
         frame = sys._current_frames().get(self.main_thread)
         self.say({"kind": "late", "rank": _rank_of(frame), "where": _own_frames(frame)})
+        time.sleep(self.deadline_s)  # the grader ends us
         os._exit(0)
 
 

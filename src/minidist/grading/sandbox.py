@@ -2,13 +2,12 @@
 
 The seam of trust: nothing that comes from here is unpickled, believed or waited for without a
 deadline. A process says only frames (JSON header and raw bytes, see _child.py); what it prints
-comes through another pipe, is cut, and is only ever shown. When the grader is done with it, its
-whole process group is killed, so children that it started go too.
+comes through another pipe, is cut, and is only ever shown. When the grader is done with it, it is
+killed with all that it has started.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -89,8 +88,7 @@ class Sandbox:
         """End the process and all that it started; a second call does nothing."""
         if self.answers.closed:
             return
-        with contextlib.suppress(OSError, AttributeError):  # no such group yet, or no groups here
-            os.killpg(self.pid, signal.SIGKILL)
+        launch.end_tree(self.pid)
         self.process.kill()
         self.process.join()
         self._drain_prints()
