@@ -159,12 +159,12 @@ def test_512_ranks():
     assert {y.item() for y in naive.results} == {512.0}
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(500)
 def test_a_ring_of_512_ranks():
     alpha, beta = 5e-6, 8e-11
     start = time.monotonic()
     result = run(
-        ring_allreduce, 512, torch.ones(1024), transport=Simulated(alpha, beta), timeout=180
+        ring_allreduce, 512, torch.ones(1024), transport=Simulated(alpha, beta), timeout=450
     )
     print(f"ring of 512 ranks: {time.monotonic() - start:.1f} s")
     assert sum(result.trace.messages_sent) == 512 * 1022

@@ -49,7 +49,6 @@ def test_stub_fails(name, tmp_path):
     assert not report.passed
     assert report.failed_check.name == "runs"
     assert "Nothing is written yet" in report.failed_check.feedback.diagnosis
-    assert report.seconds < 5
 
 
 @pytest.mark.parametrize("name", NAMES)

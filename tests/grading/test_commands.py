@@ -147,7 +147,7 @@ class Watching:
         for line in self.process.stdout:
             self.lines.put(line)
 
-    def until(self, words, seconds=30.0):
+    def until(self, words, seconds=60.0):
         """The lines up to one with `words`, or a failure."""
         deadline, seen = time.monotonic() + seconds, []
         while words not in "".join(seen):
@@ -171,7 +171,7 @@ def test_watch_grades_at_each_save_and_survives_half_written_files(course):
         file.write_text(solution[:-40] + "(((\n")  # in the middle of typing
         saved = time.monotonic()
         assert "FAIL  loads" in watching.until("FAIL")
-        assert time.monotonic() - saved < 6  # well under a second where nothing else runs
+        assert time.monotonic() - saved < 20  # well under a second where nothing else runs
         watching.until("Watching;")
 
         file.unlink()
@@ -182,7 +182,7 @@ def test_watch_grades_at_each_save_and_survives_half_written_files(course):
         assert "broadcast: passed" in watching.until("Watching;")
 
         watching.process.send_signal(signal.SIGINT)
-        assert watching.process.wait(timeout=10) == 0
+        assert watching.process.wait(timeout=30) == 0
     rest = ""
     while not watching.lines.empty():
         rest += watching.lines.get()
