@@ -1,7 +1,8 @@
 # Rings, Buckets, Graphs: everything a reader or an author runs. `make help` lists it.
 #
 # PYTHON=/path/to/python  which Python makes the environment (default: the first one >= 3.10)
-# ARGS="..."              passed on: make test ARGS="-k ring", make grade ARGS="ring_allreduce --watch"
+# ARGS="..."              passed on: make test ARGS="-k ring", make grade ARGS="ring_allreduce --watch",
+#                         make lab ARGS="--no-browser --allow-root"
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -28,7 +29,7 @@ test: env ## Build the book if it is stale, then run every test, in a browser to
 	@$(IN_ENV) -m pytest $(ARGS)
 
 lab: env ## Open the chapters in JupyterLab, to run and change them.
-	@$(IN_ENV) tools/lab.py
+	@$(IN_ENV) tools/lab.py $(ARGS)
 
 bench: env ## Time allreduce on every wire beside gloo: make bench ARGS="--plot bench.svg".
 	@$(IN_ENV) -m minidist bench $(ARGS)

@@ -14,10 +14,12 @@ An edited page is thus read, run and written alone. Warnings are errors.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -128,7 +130,28 @@ def build() -> int:
     return 0
 
 
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """One build at a time: a second one waits, and then finds the book up to date."""
+    BUILD.mkdir(exist_ok=True)
+    with open(BUILD / ".lock", "w") as file:
+        with contextlib.suppress(ImportError):  # not on Windows
+            import fcntl
+
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print("Another build is at work in this folder; waiting for it.", flush=True)
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def main() -> int:
+    with alone():
+        return build_if_stale()
+
+
+def build_if_stale() -> int:
     start = time.monotonic()
     if is_up_to_date():
         print("The book is up to date.")

@@ -8,7 +8,8 @@
 The first line is the question; it may go on in the lines below it, up to the first option. One
 option a line: `[x]` marks a right one (several may be right), `::` separates the option from its
 explanation, and an indented line continues the one above. Both parts are MyST: maths, code and
-references work. An option without an explanation, or a quiz without a right option, is an error.
+references work. An option without an explanation or without a word, or a quiz without a right
+option, is an error. A question that holds code needs a fence of colons, `:::{quiz}`.
 
 On the page each option is a native `<details>`: a reader opens it with mouse, keyboard or screen
 reader, no script involved, and reads "Right" or "Not quite" and why.
@@ -52,6 +53,10 @@ def parse_quiz(question: str, lines: list[str]) -> tuple[str, list[tuple[bool, s
         option, separator, why = (part.strip() for part in text.partition(" :: "))
         if not separator or not why:
             raise ValueError(f"the option {text!r} has no explanation; write it after ' :: '")
+        if not re.search(r"\w", re.sub(r"\$[^$]*\$", "", option)):
+            raise ValueError(
+                f"the option {option!r} is only a formula: add a word that a screen reader can say"
+            )
         parsed.append((right, option, why))
     if not question.strip():
         raise ValueError("a quiz needs a question on its first line")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import importlib
 import io
@@ -17,7 +18,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from minidist._travel import unpack
+from minidist._travel import pack, unpack
 from minidist.diagnosis import report_on
 from minidist.faults import inject
 from minidist.mesh import Mesh
@@ -25,6 +26,7 @@ from minidist.mesh import Mesh
 if sys.platform == "linux":
     import fcntl
 
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 WHERE = b"where"  # the parent's question: what are you doing?
 
 
@@ -50,7 +52,7 @@ def main(control: Connection, mesh: Mesh, group: tuple[str, str, float] | None) 
             _init_process_group(mesh, *group)
         fn, args, faults = unpack(payload)
         inject(mesh, faults)
-        message = ("done", cloudpickle.dumps(fn(mesh, *args)), list(mesh.events))
+        message = ("done", pack(fn(mesh, *args)), list(mesh.events))
     except BaseException as error:  # also SystemExit: leaving early is a failure
         message = ("error", _pickled(error), _own_traceback(error))
     lines.flush()
@@ -64,6 +66,8 @@ def _tie_to_parent() -> None:
     if hasattr(os, "setsid"):
         os.setsid()  # a process group of its own, so that one signal ends all of it
     if sys.platform == "linux":
+        # Whatever loses its own parent becomes our child, so that the launcher finds it.
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         # The answering thread sees the parent go, but cannot act while other code holds the GIL.
         # So let the kernel send SIGIO, which ends a process, when the parent's pipe closes.
         pipe = multiprocessing.parent_process().sentinel

@@ -14,6 +14,9 @@ from types import CodeType
 from typing import Any
 
 import cloudpickle
+import torch
+
+from minidist.transports.queue import from_bytes, to_bytes
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -21,13 +24,21 @@ class _Pickler(cloudpickle.Pickler):
         self.filenames: set[str] = set()
         self.reduce_code = cloudpickle.Pickler.dispatch_table[CodeType]
         # Before super().__init__, which is where the C pickler looks for it.
-        self.dispatch_table = ChainMap({CodeType: self._reduce_code}, self.dispatch_table)
+        ours = {CodeType: self._reduce_code, torch.Tensor: _reduce_tensor}
+        self.dispatch_table = ChainMap(ours, self.dispatch_table)
         super().__init__(file)
 
     def _reduce_code(self, code: CodeType) -> Any:
         self.filenames.add(code.co_filename)
         make, parts = self.reduce_code(code)
         return make, tuple(code.co_filename if p == "<dynamic-code>" else p for p in parts)
+
+
+def _reduce_tensor(tensor: torch.Tensor) -> Any:
+    make, *parts = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    if make is torch._utils._rebuild_tensor_v3:  # uint16, float8: torch cannot read what it writes
+        return from_bytes, (to_bytes(tensor), tensor.dtype, tuple(tensor.shape))
+    return make, *parts
 
 
 def pack(value: Any) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,11 +16,16 @@ import torch
 
 from minidist import PRIMITIVES, bench, collectives, cost, palette
 from minidist.doctor import examine
-from minidist.grading.commands import add_commands
+from minidist.grading.commands import add_commands, new_file
 from minidist.launch import WIRES, run
+from minidist.mesh import MeshError
 from minidist.training import LEARNED, TEST_DIGITS, train
 from minidist.transports.simulated import ALPHA, BETA, Simulated, steps
 from minidist.verify import Comparison, compare
+
+MOST_PROCESSES = 64  # `verify` starts one per rank, and a queue for each pair of them
+MOST_RANKS = 4096  # `simulate` keeps them all in one process
+MOST_BYTES = 1 << 50
 
 SIMULATED = {
     "naive_allreduce": (collectives.naive_allreduce, cost.naive_allreduce_cost),
@@ -35,26 +42,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     command = commands.add_parser("verify", help="hold our collectives against gloo")
-    command.add_argument("--world-size", type=_world_size, nargs="+", default=[2, 3, 4])
+    command.add_argument("--world-size", type=_processes, nargs="+", default=[2, 3, 4])
     command.add_argument("--primitive", choices=PRIMITIVES, nargs="+", default=list(PRIMITIVES))
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, too")
+    command.add_argument("--json", type=new_file, metavar="FILE", help="write the rows there")
     command.set_defaults(run=_verify)
 
     command = commands.add_parser("simulate", help="what a collective costs on a virtual clock")
     command.add_argument("collective", choices=SIMULATED)
-    command.add_argument("--world-size", type=_world_size, default=8)
+    command.add_argument("--world-size", type=_ranks, default=8)
     command.add_argument("--bytes", type=_size, default=1 << 20, help="e.g. 1000, 64K, 16M, 1G")
     command.add_argument("--alpha", type=_seconds, default=ALPHA, help="seconds per message")
     command.add_argument("--beta", type=_seconds, default=BETA, help="seconds per byte")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the result there, too")
+    command.add_argument("--json", type=new_file, metavar="FILE", help="write the result there")
     command.set_defaults(run=_simulate)
 
     command = commands.add_parser("train", help="train the digits net with DDP on several ranks")
     command.add_argument("--backend", choices=("minidist", "gloo", "nccl"), default="minidist")
-    command.add_argument("--world-size", type=_world_size, default=2)
-    command.add_argument("--epochs", type=_world_size, default=5)
+    command.add_argument("--world-size", type=_processes, default=2)
+    command.add_argument("--epochs", type=_ranks, default=5)
     command.add_argument("--ddp", choices=("torch",), default="torch", help="whose DDP")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the epochs there, too")
+    command.add_argument("--json", type=new_file, metavar="FILE", help="write the epochs there")
     command.set_defaults(run=_train)
 
     command = commands.add_parser("bench", help="time allreduce on every wire, beside gloo")
@@ -62,24 +69,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument(
         "--algorithm", choices=bench.ALGORITHMS, nargs="+", default=list(bench.ALGORITHMS)
     )
-    command.add_argument("--world-size", type=_world_size, nargs="+", default=[2, 4])
+    command.add_argument("--world-size", type=_processes, nargs="+", default=[2, 4])
     sizes = [_size(text) for text in ("1K", "64K", "1M", "16M", "64M")]
     command.add_argument("--sizes", type=_size, nargs="+", default=sizes, help="e.g. 1K 64K 16M")
-    command.add_argument("--repeats", type=_world_size, default=20, help="rounds per size")
+    command.add_argument("--repeats", type=_ranks, default=20, help="rounds per size")
     command.add_argument(
         "--seconds", type=_seconds, default=3.0, help="cut the rounds of a size short after this"
     )
-    command.add_argument("--json", type=Path, metavar="FILE", help="write rows and goals there")
-    command.add_argument("--plot", type=Path, metavar="FILE", help="draw them there (svg, png)")
+    command.add_argument("--json", type=new_file, metavar="FILE", help="write rows and goals there")
+    command.add_argument("--plot", type=new_file, metavar="FILE", help="draw them there (svg, png)")
     command.set_defaults(run=_bench)
 
     command = commands.add_parser("doctor", help="can this machine run the course?")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the findings there, too")
+    command.add_argument("--json", type=new_file, metavar="FILE", help="write the findings there")
     command.set_defaults(run=_doctor)
 
     add_commands(commands)
     chosen = parser.parse_args(arguments)
-    return chosen.run(chosen)
+    if hasattr(sys.stdout, "reconfigure"):  # what the terminal has no character for: an escape
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        code = chosen.run(chosen)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `| head` has seen enough; nor can the interpreter's last flush write
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (MeshError, OSError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nStopped.", file=sys.stderr)
+        return 130  # as shells say it
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -228,28 +249,33 @@ def _write_json(path: Path | None, value: Any) -> None:
         path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
-def _world_size(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 or more")
-    return int(text)
+def _processes(text: str) -> int:
+    return _ranks(text, MOST_PROCESSES)
+
+
+def _ranks(text: str, most: int = MOST_RANKS) -> int:
+    number = int(text) if text.isdecimal() and len(text) < 10 else 0
+    if not 1 <= number <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 to {most}")
+    return number
 
 
 def _size(text: str) -> int:
     """'64K' -> 65536."""
     number, unit = text.rstrip("KMGkmg"), text[len(text.rstrip("KMGkmg")) :].upper()
-    try:
-        return int(number) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[unit]
-    except (ValueError, KeyError):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size in bytes, like 1000, 64K, 16M or 1G"
-        ) from None
+    factor = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(unit)
+    if factor and number.isdecimal() and len(number) < 20 and int(number) * factor <= MOST_BYTES:
+        return int(number) * factor
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a size in bytes, like 1000, 64K, 16M or 1G (at most 1048576G)"
+    )
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds")
-    return value
+    with contextlib.suppress(ValueError):
+        if 0 <= (value := float(text)) < float("inf"):
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds")
 
 
 if __name__ == "__main__":

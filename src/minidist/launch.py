@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from minidist import _rank
-from minidist._travel import pack
+from minidist._travel import pack, unpack
 from minidist.diagnosis import Report, describe, names, report_of_finished
 from minidist.faults import ON_WIRES, Fault, check, inject
 from minidist.mesh import (
@@ -46,7 +46,7 @@ from minidist.transports.simulated import Simulated
 
 WIRES = {"queue": queue, "tcp": tcp, "shared_memory": shared_memory}  # between processes
 
-DIAGNOSIS_S = 0.5  # how long the other ranks get to say what they are doing when a run fails
+DIAGNOSIS_S = 1.0  # how long the other ranks get to say what they are doing when a run fails
 
 
 @dataclass(frozen=True)
@@ -241,14 +241,33 @@ class _RankProcess:
 
     def kill(self) -> None:
         self.control.close()
-        if hasattr(os, "killpg"):  # also what the rank itself has started
-            with contextlib.suppress(OSError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+        end_tree(self.process.pid)
         self.process.kill()
 
     def close(self) -> None:
         self.process.join()
         self.process.close()
+
+
+def end_tree(pid: int) -> None:
+    """Kill a rank and what it has started; on Linux also what has left its process group."""
+    if not hasattr(os, "killpg"):
+        return
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGSTOP)  # whoever stands still starts nothing more
+    for descendant in [*_descendants(pid)]:
+        with contextlib.suppress(OSError):
+            os.kill(descendant, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # that one has ended meanwhile
+            for child in map(int, file.read_text().split()):
+                yield child
+                yield from _descendants(child)
 
 
 @contextlib.contextmanager
@@ -297,7 +316,7 @@ def _collect(ranks: list[_RankProcess], deadline: float, timeout: float) -> Run:
 
 def _unpickle(rank_process: _RankProcess) -> Any:
     try:
-        return pickle.loads(rank_process.result)
+        return unpack(rank_process.result)
     except Exception as error:
         raise RankFailed(
             f"rank {rank_process.rank} returned what cannot be rebuilt here: "

@@ -88,7 +88,9 @@ def css_variables(dark: bool = False) -> dict[str, str]:
 
 
 def figure_style(dark: bool = False) -> None:
-    """Make matplotlib draw in the course's colours, as SVG on a transparent ground.
+    """Make matplotlib draw in the course's colours, as SVG on the course's paper.
+
+    The paper belongs to the figure: on a transparent ground, ink is lost in a dark notebook.
 
     Call it once at the top of a chapter. Draw with the light palette (the default): when the book
     is built, each figure gets a dark twin in which every palette colour is replaced by its dark
@@ -99,10 +101,10 @@ def figure_style(dark: bool = False) -> None:
     names, chunks = (DARK, PALETTE_DARK) if dark else (LIGHT, PALETTE_LIGHT)
     mpl.rcParams.update(
         {
-            "figure.facecolor": "none",
+            "figure.facecolor": names["paper"],
             "figure.figsize": (6.8, 3.0),
             "figure.constrained_layout.use": True,
-            "savefig.facecolor": "none",
+            "savefig.facecolor": names["paper"],
             "savefig.edgecolor": "none",
             "svg.fonttype": "path",
             "svg.hashsalt": "minidist",  # the same drawing gives the same file

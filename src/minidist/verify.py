@@ -70,14 +70,21 @@ def verify_against_gloo(
 
 
 def max_abs_diff(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    """Over all ranks and elements; infinite if a shape, a dtype or a NaN differs."""
+    """Over all ranks and elements; infinite if a shape, a dtype or a NaN differs.
+
+    What is equal counts as 0, also infinite or NaN on both sides; whole numbers that differ count
+    as 1 at least, however large they are.
+    """
     worst = 0.0
     for mine, other in zip(ours, theirs, strict=True):
         if mine.shape != other.shape or mine.dtype != other.dtype:
             return float("inf")
-        if mine.numel():
+        differs = (mine != other) & ~((mine != mine) & (other != other))
+        if differs.any():
             wide = torch.complex128 if mine.is_complex() else torch.float64
-            difference = (mine.to(wide) - other.to(wide)).abs().max().item()
+            difference = (mine[differs].to(wide) - other[differs].to(wide)).abs().max().item()
+            if not (mine.is_floating_point() or mine.is_complex()):
+                difference = max(difference, 1.0)  # float64 does not tell 2**60 from 2**60 + 1
             worst = max(worst, float("inf") if difference != difference else difference)
     return worst
 

@@ -18,6 +18,7 @@ def test_a_quiz():
     [
         ("Q", ["- [x] a :: b", "- [ ] c"], "no explanation"),
         ("Q", ["- [x] a :: b", "- [ ] c :: "], "no explanation"),
+        ("Q", ["- [x] a :: b", "- [ ] $N - 1$ :: d"], "only a formula"),
         ("Q", ["- [ ] a :: b", "- [ ] c :: d"], "one marked"),
         ("Q", ["- [x] a :: b"], "at least two"),
         ("", ["- [x] a :: b", "- [ ] c :: d"], "question"),

@@ -103,6 +103,8 @@ def test_every_animation_plays_to_its_last_step(visit, page, site):
 def test_a_page_without_scripts_still_reads(visit, page):
     with visit(page, java_script_enabled=False) as seen:
         assert seen.page.locator("article h1").is_visible()
+        for figure in seen.page.locator("img.drawn-dark").all():
+            assert not figure.is_visible()  # its light twin stands beside it
         for option in seen.page.locator(".quiz-option").all():
             option.locator("summary").click()
             assert option.locator(".quiz-why").is_visible()

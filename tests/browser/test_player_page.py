@@ -138,6 +138,19 @@ def test_keyboard(host, ring):
     at(root, 6)
 
 
+def test_jupyterlab_leaves_the_keyboard_to_the_player(host, ring):
+    """Its shortcuts are looked up from the focused element upwards, before the player hears a key.
+
+    An element with this attribute ends the search, so each one that can have the focus needs it.
+    """
+    root = host([ring]).locator(".minidist-player")
+    unguarded = root.evaluate(
+        "root => [root, ...root.querySelectorAll('button, input, select, [tabindex]')]"
+        ".filter(e => !e.hasAttribute('data-lm-suppress-shortcuts')).map(e => e.outerHTML)"
+    )
+    assert unguarded == []
+
+
 def test_scrubbing_and_world_sizes(host, ring):
     tab = host([ring])
     root = tab.locator(".minidist-player")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
 from minidist import cli, verify
+from minidist.mesh import MeshError
 
 
 def test_as_a_module():
@@ -46,6 +48,14 @@ def test_simulate_exits_with_1_if_clock_and_formula_disagree(monkeypatch):
         (["simulate", "ring_allreduce", "--world-size", "0"], "'0' is not a number of ranks"),
         (["simulate", "ring_allreduce", "--bytes", "much"], "'much' is not a size in bytes"),
         (["simulate", "ring_allreduce", "--alpha", "-1"], "'-1' is not a time in seconds"),
+        (["simulate", "ring_allreduce", "--alpha", "soon"], "'soon' is not a time in seconds"),
+        (["simulate", "ring_allreduce", "--bytes", "-5"], "'-5' is not a size in bytes"),
+        (["simulate", "ring_allreduce", "--bytes", "99999999999G"], "is not a size in bytes"),
+        (["simulate", "broadcast", "--world-size", "9" * 30], "is not a number of ranks, 1 to"),
+        (["verify", "--world-size", "65"], "is not a number of ranks, 1 to 64"),
+        (["simulate", "broadcast", "--json", "/no/such/folder/x"], "no file that can be written"),
+        (["doctor", "--json", "/"], "no file that can be written"),
+        (["grade", "--html", "/no/such/folder/x"], "no file that can be written"),
         (["simulate", "smoke_signals"], "invalid choice"),
         ([], "required"),
     ],
@@ -55,6 +65,25 @@ def test_wrong_arguments_exit_with_2_and_say_why(arguments, says, capsys):
         cli.main(arguments)
     assert stopped.value.code == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [OSError("no disk"), MeshError("no ring")])
+def test_what_stops_a_command_is_one_line(error, monkeypatch, capsys):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(cli, "examine", fail)
+    assert cli.main(["doctor"]) == 2
+    assert capsys.readouterr().err == f"python -m minidist: {error}\n"
+
+
+def test_output_that_nobody_reads_is_no_error(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "minidist", "simulate", "broadcast"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_sizes():

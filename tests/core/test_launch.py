@@ -36,7 +36,7 @@ from minidist import (
 )
 
 BOTH = pytest.mark.parametrize("transport", ["queue", "simulated"])
-AT_ONCE_S = 10.0  # far below the timeouts of run() and recv(), enough for a busy machine
+AT_ONCE_S = 20.0  # far below the timeouts of run() and recv(), enough for a busy machine
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -268,7 +268,7 @@ others_wait = r"(?s).*At that moment:.*rank {}: recv from rank 1, step 0"
 def test_a_rank_that_raises():
     def fn(mesh):
         if mesh.rank == 1:
-            time.sleep(0.7)  # until the others wait
+            time.sleep(1.5)  # until the others wait
             x = {"a": 1}
             return x["b"]  # the line to be shown
         mesh.recv(1)
@@ -311,7 +311,7 @@ def test_a_rank_that_dies(death):
 
     def fn(mesh):
         if mesh.rank == 1:
-            time.sleep(0.7)  # until the others wait
+            time.sleep(1.5)  # until the others wait
             die()
         mesh.recv(1)
 
@@ -335,6 +335,17 @@ def test_a_rank_that_dies_while_its_child_holds_the_pipe_open(tmp_path):
     with raises_at_once(PeerLost, "rank 1 ended .* exit code 3"):
         run(fn, 2)
     assert eventually(lambda: not alive(int(file.read_text())))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only its process group is ended")
+def test_what_leaves_a_ranks_process_group_is_ended_too():
+    def fn(mesh):
+        sleep = subprocess.Popen(["sleep", "60"], start_new_session=True).pid
+        script = "sleep 60 >/dev/null & echo $!"  # its parent ends at once
+        orphan = subprocess.check_output(["sh", "-c", script], start_new_session=True)
+        return sleep, int(orphan)
+
+    assert_all_end([pid for pids in run(fn, 2).results for pid in pids])
 
 
 @BOTH
@@ -377,8 +388,8 @@ def test_a_rank_that_hangs(hang):
         if mesh.rank == 1:
             by_value()
 
-    with raises_at_once(RunTimeout, r"^rank 1 had not returned after 1.5 s") as raised:
-        run(fn, 3, timeout=1.5)
+    with raises_at_once(RunTimeout, r"^rank 1 had not returned after 3 s") as raised:
+        run(fn, 3, timeout=3)
     assert f"rank 1: {doing}" in str(raised.value)
     assert "ranks 0, 2: returned already" in str(raised.value)
 
@@ -422,8 +433,8 @@ def test_a_rank_that_prints_for_ever(capsys):
         while mesh.rank == 1:
             print("again\n" * 2000, end="")  # faster than anyone can show it
 
-    with raises_at_once(RunTimeout, r"^rank 1 had not returned after 1.5 s"):
-        run(fn, 2, timeout=1.5)
+    with raises_at_once(RunTimeout, r"^rank 1 had not returned after 3 s"):
+        run(fn, 2, timeout=3)
     assert "[rank 1] again" in capsys.readouterr().out
 
 
@@ -434,17 +445,17 @@ def test_a_rank_that_returns_early(transport):
             mesh.recv(1)
 
     with raises_at_once(MeshError, "which has already finished") as raised:
-        run(fn, 3, timeout=1.5, transport=transport)
+        run(fn, 3, timeout=3, transport=transport)
     assert "rank 0: recv from rank 1, step 0 (which has already finished)" in str(raised.value)
 
 
 def test_a_message_that_never_comes():
     def fn(mesh):
         if mesh.rank == 2:
-            time.sleep(0.7)  # until the others have begun
+            time.sleep(1.5)  # until the others have begun
             mesh.send(0, torch.ones(1))
             mesh.recv(1)
-        time.sleep(3)
+        time.sleep(6)
 
     says = r"^rank 2 waited 0.2 s for a message from rank 1 at step 1\. .*recv_timeout_ms"
     with raises_at_once(RecvTimeout, says) as raised:
@@ -668,7 +679,7 @@ def test_the_parent_is_killed(tmp_path):
         run(fn, 5)
         """
     )
-    assert eventually(lambda: len(list(tmp_path.glob("rank*"))) == 5, 30)
+    assert eventually(lambda: len(list(tmp_path.glob("rank*"))) == 5, 60)
     time.sleep(0.2)
     everyone = descendants(parent.pid)
     assert len(everyone) == 8  # 5 ranks, a child, and the two servers of multiprocessing
@@ -679,7 +690,7 @@ def test_the_parent_is_killed(tmp_path):
 
 def test_the_parent_is_killed_before_the_ranks_have_started():
     parent = python("from minidist import run\nrun(lambda mesh: mesh.recv(1 - mesh.rank), 2)")
-    assert eventually(lambda: len(descendants(parent.pid)) >= 2, 30)
+    assert eventually(lambda: len(descendants(parent.pid)) >= 2, 60)
     everyone = descendants(parent.pid)
     parent.kill()
     parent.communicate()
@@ -700,10 +711,10 @@ def test_the_parent_is_interrupted(tmp_path):
         run(fn, 2)
         """
     )
-    assert eventually(lambda: len(list(tmp_path.glob("rank*"))) == 2, 20)
+    assert eventually(lambda: len(list(tmp_path.glob("rank*"))) == 2, 60)
     everyone = descendants(parent.pid)
     os.killpg(parent.pid, signal.SIGINT)  # as a terminal or a notebook does
-    out, err = parent.communicate(timeout=10)
+    out, err = parent.communicate(timeout=30)
     assert err.strip().endswith("KeyboardInterrupt") and "RankFailed" not in err
     assert "[rank" not in out
     assert_all_end(everyone)

@@ -108,6 +108,9 @@ def test_any_tensor_arrives_as_it_is(transport):
         ]
         return [raw(x) for x in got], plain
 
+    made = [make() for make in tensors.values()]  # they travel as arguments and as results, too
+    for result in run(lambda mesh: made, 2, transport=transport).results:
+        assert list(map(raw, result)) == list(map(raw, made))
     got, plain = run(fn, 2, transport=transport).results[1]
     assert dict(zip(tensors, got, strict=True)) == {k: raw(make()) for k, make in tensors.items()}
     assert all(plain)

@@ -159,12 +159,12 @@ def test_512_ranks():
     assert {y.item() for y in naive.results} == {512.0}
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(500)
 def test_a_ring_of_512_ranks():
     alpha, beta = 5e-6, 8e-11
     start = time.monotonic()
     result = run(
-        ring_allreduce, 512, torch.ones(1024), transport=Simulated(alpha, beta), timeout=180
+        ring_allreduce, 512, torch.ones(1024), transport=Simulated(alpha, beta), timeout=450
     )
     print(f"ring of 512 ranks: {time.monotonic() - start:.1f} s")
     assert sum(result.trace.messages_sent) == 512 * 1022
@@ -184,14 +184,7 @@ def test_replay_gives_the_same_trace_on_another_clock(transport):
     recorded = run(several, 5, torch.ones(7), 2, transport=transport).trace
     replayed = replay(recorded, alpha=1e-3, beta=1e-9)
     simulated = run(several, 5, torch.ones(7), 2, transport=Simulated(1e-3, 1e-9)).trace
-    without_offset = [
-        [(e.kind, e.peer, e.step, e.nbytes, e.dtype, e.shape) for e in events]
-        for events in recorded.by_rank
-    ]
-    assert without_offset == [
-        [(e.kind, e.peer, e.step, e.nbytes, e.dtype, e.shape) for e in events]
-        for events in replayed.by_rank
-    ]
+    assert replayed == recorded
     assert [(e.start, e.end) for e in replayed] == [(e.start, e.end) for e in simulated]
 
 
@@ -226,3 +219,10 @@ def test_a_failing_run_leaves_the_callers_grad_mode():
     with pytest.raises(Deadlock):
         run(fn, 2, transport="simulated")
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
+def test_a_clock_that_cannot_be_is_refused(wrong):
+    for name in ("alpha", "beta"):
+        with pytest.raises(ValueError, match=f"{name} is .* 0 or more"):
+            Simulated(**{name: wrong})

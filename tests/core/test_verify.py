@@ -49,6 +49,12 @@ def test_differences():
         assert max_abs_diff([one], [other]) == float("inf")
     assert max_abs_diff([torch.empty(0)], [torch.empty(0)]) == 0.0
     assert max_abs_diff([torch.tensor([1 + 1j])], [torch.tensor([1 + 4j])]) == 3.0
+    assert max_abs_diff([nan], [nan.clone()]) == 0.0
+    infinite = torch.tensor([float("inf"), -float("inf")])
+    assert max_abs_diff([infinite], [infinite.clone()]) == 0.0
+    assert max_abs_diff([infinite], [-infinite]) == max_abs_diff([infinite], [one]) == float("inf")
+    large = torch.tensor([2**60])  # float64 does not tell it from its neighbour
+    assert max_abs_diff([large], [large + 1]) == 1.0
 
 
 def test_gloo_is_given_contiguous_copies():

@@ -53,7 +53,6 @@ def test_stub_fails(name, tmp_path):
     else:
         assert report.failed_check.name == "runs"
         assert "Nothing is written yet" in report.failed_check.feedback.diagnosis
-    assert report.seconds < 5
 
 
 @pytest.mark.parametrize("name", NAMES)

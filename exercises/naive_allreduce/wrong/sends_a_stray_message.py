@@ -3,7 +3,7 @@
 import torch
 
 CHECK = "leftover"
-SAYS = "The next collective would find them"
+SAYS = "The next collective would find what is left"
 
 
 def naive_allreduce(mesh, tensor: torch.Tensor) -> torch.Tensor:

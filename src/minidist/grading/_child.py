@@ -6,6 +6,7 @@ It knows inputs, never expected values. Everything it says to the grader is JSON
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import inspect
 import json
 import linecache
@@ -33,9 +34,11 @@ from minidist.mesh import _LIBRARIES, Mesh, MeshError
 from minidist.provenance import record
 from minidist.trace import dtype_name
 from minidist.transports import Label, Link
+from minidist.transports.queue import to_bytes
 from minidist.transports.simulated import Simulated
 
 MAX_MESSAGES = 2000  # per rank and case; far more than any exercise needs
+MAX_RESULT = 1 << 20  # bytes of a result; a larger one comes without its elements
 CPU_LIMIT_S = 60  # even if the grader itself is killed, an endless loop ends
 REFUSED = "calling torch.distributed is refused"
 
@@ -83,8 +86,9 @@ def main(answers: Connection, prints: Connection, job: bytes, link: Link | None,
                 recording = record(fn, world_size, numel, *args, op=op, timeout=deadline_s)
                 watch.say({"kind": "recording", "recording": asdict(recording)})
     watch.say({"kind": "end"})
-    if link is not None:
-        time.sleep(deadline_s)  # another rank may still need our last message; the grader ends us
+    # The grader ends us, and then still finds what this code has started. And another rank may need
+    # our last message.
+    time.sleep(deadline_s)
     os._exit(0)
 
 
@@ -144,6 +148,7 @@ class _Watch:
             time.sleep(left)
         frame = sys._current_frames().get(self.main_thread)
         self.say({"kind": "late", "rank": _rank_of(frame), "where": _own_frames(frame)})
+        time.sleep(self.deadline_s)  # the grader ends us
         os._exit(0)
 
 
@@ -158,7 +163,7 @@ def _load(
             fns = dict(zip(functions, unpack(value), strict=True))
         else:
             path, source = value
-            lines = source.splitlines(keepends=True)
+            lines = _text(source).splitlines(keepends=True)
             linecache.cache[path] = (len(source), None, lines, path)
             module = types.ModuleType("exercise")
             module.__file__ = path
@@ -180,6 +185,14 @@ def _load(
     except BaseException as error:  # also SystemExit: leaving at import is a failure
         watch.say({"kind": "loaded", "error": _describe(error)})
         return None
+
+
+def _text(source: bytes) -> str:
+    """The source as Python reads it, for tracebacks; compile() says what is wrong with it."""
+    try:
+        return importlib.util.decode_source(source)
+    except (SyntaxError, UnicodeError):
+        return source.decode(errors="replace")
 
 
 def _parameters(fn: Callable[..., Any]) -> list[list[Any]] | None:
@@ -268,18 +281,23 @@ class _RankOfCase:
         head: dict[str, Any] = {"returned": self.returned, "events": events}
         if self.link:
             head["carried"] = self.link.carried
-        before = _bytes(self.base)
+        before = to_bytes(self.base)
         head["input_bytes"] = len(before)
         if not isinstance(self.result, torch.Tensor):
             head["type"] = type(self.result).__name__
             return head, before
+        memory = self.base.untyped_storage()
+        try:
+            alias = self.result.untyped_storage().data_ptr() == memory.data_ptr()
+            too_large = self.result.numel() * self.result.element_size() > MAX_RESULT
+            result = b"" if too_large else to_bytes(self.result)
+        except (RuntimeError, TypeError):  # sparse, meta, quantized
+            kind = "meta" if self.result.is_meta else str(self.result.layout).removeprefix("torch.")
+            head["type"] = f"{kind} tensor"
+            return head, before
         head["type"] = "Tensor"
         head["dtype"], head["shape"] = dtype_name(self.result.dtype), list(self.result.shape)
-        memory = self.base.untyped_storage()
-        head["alias"] = bool(memory.nbytes()) and (
-            self.result.untyped_storage().data_ptr() == memory.data_ptr()
-        )
-        result = _bytes(self.result)
+        head["alias"] = bool(memory.nbytes()) and alias
         head["result_bytes"] = len(result)
         return head, before + result
 
@@ -342,11 +360,6 @@ class _NoDistributed:
             raise Distributed(f"{REFUSED}: {name}")
 
         return refuse
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes()
 
 
 def _describe(error: BaseException) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minidist.grading._child import MAX_RESULT
 from minidist.grading.cases import Case, Trial
-from minidist.grading.sandbox import Code, Garbled, Sandbox, converse, real_ranks
+from minidist.grading.sandbox import NONSENSE, Code, Garbled, Sandbox, converse, real_ranks
 from minidist.mesh import Wait
 from minidist.trace import Event, Trace
 
@@ -201,7 +202,7 @@ def _collect(
                 ended.add(said.rank)
             else:
                 raise Garbled("a frame of an unknown kind")
-    except (Garbled, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except NONSENSE as error:
         stop = Stop("garbled", case_of(min(current)), text=str(error)[:MAX_TEXT])
     printed, cut = "", 0
     for sandbox in sandboxes:
@@ -271,6 +272,8 @@ def _tensor(head: dict[str, Any], data: bytes) -> Tensor:
     numel = 1
     for size in shape:
         numel *= size
+    if numel * dtype.itemsize > MAX_RESULT:  # it came without its elements: its shape is wrong
+        return torch.empty(shape, dtype=dtype, device="meta")
     if numel * dtype.itemsize != len(data):
         raise Garbled("a tensor whose bytes are not its shape's")
     if not data:
@@ -329,4 +332,5 @@ def _count(value: Any) -> int:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise Garbled("a text that is none")
-    return value[:MAX_TEXT]
+    # Half a surrogate pair is no character: it could not be shown or written.
+    return value[:MAX_TEXT].encode(errors="backslashreplace").decode()

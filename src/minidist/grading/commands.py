@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -28,12 +29,12 @@ def add_commands(subparsers: Any) -> None:
     grade.add_argument("exercise", nargs="*", metavar="EXERCISE", help="all, if none is named")
     grade.add_argument("--file", type=Path, help="grade this file instead of exercise.py")
     grade.add_argument("--watch", action="store_true", help="grade again whenever a file is saved")
-    grade.add_argument("--json", type=Path, metavar="FILE", help="write the reports there, too")
-    grade.add_argument("--html", type=Path, metavar="FILE", help="write a page with your run drawn")
+    grade.add_argument("--json", type=new_file, metavar="FILE", help="write the reports there")
+    grade.add_argument("--html", type=new_file, metavar="FILE", help="a page with your run drawn")
     grade.set_defaults(run=_grade)
 
     listing = subparsers.add_parser("exercises", help="list the exercises and how far you are")
-    listing.add_argument("--json", type=Path, metavar="FILE", help="write the list there, too")
+    listing.add_argument("--json", type=new_file, metavar="FILE", help="write the list there")
     listing.set_defaults(run=_exercises)
 
     reset = subparsers.add_parser("reset", help="start an exercise afresh, keeping your file")
@@ -85,7 +86,7 @@ def _grade_one(name: str, file: Path) -> Report:
     def progress(check: CheckResult) -> None:
         print(check_line(check, paint), flush=True)
 
-    text = file.read_text(encoding="utf-8")
+    text = workspace.read(file)
     report = grade_file(name, file, progress)
     print(closing(report, paint) + "\n", flush=True)
     if report.passed and file.name == "exercise.py" and file.parent.name == name:
@@ -103,7 +104,11 @@ def _watch(files: dict[str, Path], json_file: Path | None, html_file: Path | Non
             changed = {n: f for n, f in files.items() if times[f] and times[f] != seen.get(f)}
             seen.update(times)
             if changed:
-                good = _grade_all(changed, json_file, html_file) == 0
+                try:
+                    good = _grade_all(changed, json_file, html_file) == 0
+                except FileNotFoundError:  # an editor replaces it, or it was deleted
+                    print("The file has gone; it is graded when it is there again.")
+                    continue
                 print("Watching; save the file to grade it again, Ctrl-C to stop.", flush=True)
             time.sleep(LOOK_EVERY_S)
     except KeyboardInterrupt:
@@ -151,6 +156,15 @@ def _reset(arguments: argparse.Namespace) -> int:
     kept = f"your file is now {backup}" if backup else "there was nothing of yours to keep"
     print(f"{workspace.exercise_file(folder, name)} is as at the start; {kept}.")
     return 0
+
+
+def new_file(text: str) -> Path:
+    """The argument of --json and --html; said to be wrong before the work and not after it."""
+    file = Path(text)
+    there = file if file.exists() else file.parent
+    if file.is_dir() or not file.parent.is_dir() or not os.access(there, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} is no file that can be written")
+    return file
 
 
 def _wrong(text: str) -> int:

@@ -286,6 +286,11 @@ def reason_for_problem(problem: Problem, case: Case, ring: bool = False) -> str:
         )
     if problem.type == "Endless":
         return "The loop that sends does not end."
+    if "cannot be concatenated" in text:
+        return (
+            "torch.cat joins along a dimension that is there, and a 0-dim tensor has none: "
+            "torch.stack makes a new one, reshape(-1) makes it flat."
+        )
     if case.shape == () and problem.type in ("IndexError", "TypeError", "RuntimeError"):
         return "A 0-dim tensor has no dimension 0: make it flat with reshape(-1) first."
     if problem.type == "MessageMismatch":
@@ -324,7 +329,7 @@ def only_when(failing: Sequence[Case | Trial], passing: Sequence[Case | Trial]) 
     passing = [case for case in passing if case.numel]  # with no elements, most mistakes are right
     for says, holds in _FEATURES:
         if failing and passing and all(map(holds, failing)) and not any(map(holds, passing)):
-            return f"It goes wrong only when {says}; every other case tried is right."
+            return f"This happens only when {says}, and in no other case tried."
     return ""
 
 

@@ -36,7 +36,7 @@ def check(name: str, *functions: Callable, deadline_s: float | None = None) -> R
 def grade_file(name: str, path: Path, progress: Progress | None = None) -> Report:
     """Grade the function that a file defines. The file runs in processes of its own."""
     exercise = exercise_named(name)
-    code = ("file", (str(path), path.read_text(encoding="utf-8")))
+    code = ("file", (str(path), path.read_bytes()))
     return grade(exercise, code, progress)
 
 

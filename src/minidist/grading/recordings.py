@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from minidist.grading.answers import _text
 from minidist.grading.cases import Case
 from minidist.grading.exercises import Exercise
-from minidist.grading.sandbox import Code, Garbled, Sandbox, converse
+from minidist.grading.sandbox import NONSENSE, Code, Garbled, Sandbox, converse
 from minidist.provenance import (
     MAX_INPUTS,
     MAX_RANKS,
@@ -41,7 +42,7 @@ def record_until_wrong(
             for said in converse([sandbox], total_s=2 * deadline_s):
                 if said.header.get("kind") == "recording":
                     recording = _recording(said.header["recording"], picture)
-        except (Garbled, KeyError, TypeError, ValueError, IndexError, AttributeError):
+        except NONSENSE:
             return None  # whatever it was, it is no recording: the feedback stands without
     if recording is None:
         return None
@@ -128,9 +129,3 @@ def _int(value: Any, least: int = 0, most: int = 1 << 48) -> int:
     if type(value) is not int or not least <= value <= most:
         raise Garbled("a number that cannot be")
     return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise Garbled("a text that is none")
-    return value[:2000]

@@ -2,13 +2,12 @@
 
 The seam of trust: nothing that comes from here is unpickled, believed or waited for without a
 deadline. A process says only frames (JSON header and raw bytes, see _child.py); what it prints
-comes through another pipe, is cut, and is only ever shown. When the grader is done with it, its
-whole process group is killed, so children that it started go too.
+comes through another pipe, is cut, and is only ever shown. When the grader is done with it, it is
+killed with all that it has started.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -30,9 +29,8 @@ GRACE_S = 1.0  # after a deadline: the process itself gets this long to say wher
 MAX_FRAME = 64 * 1024 * 1024
 MAX_PRINTED = 4000  # characters
 
-Code = tuple[
-    str, Any
-]  # ("file", (path, source)) or ("function", a tuple of functions as _travel.pack gives it)
+# ("file", (path, bytes)) or ("function", a tuple of functions as _travel.pack gives it)
+Code = tuple[str, Any]
 
 Picture = tuple[str, int, int, tuple[int, ...]]  # op, world_size, numel, args: what to record
 
@@ -91,8 +89,7 @@ class Sandbox:
         """End the process and all that it started; a second call does nothing."""
         if self.answers.closed:
             return
-        with contextlib.suppress(OSError, AttributeError):  # no such group yet, or no groups here
-            os.killpg(self.pid, signal.SIGKILL)
+        launch.end_tree(self.pid)
         self.process.kill()
         self.process.join()
         self._drain_prints()
@@ -138,7 +135,7 @@ class Sandbox:
             return None
         try:
             header = json.loads(bytes(self.buffer[8 : 8 + head]))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Garbled("a header that is not JSON") from error
         if not isinstance(header, dict):
             raise Garbled("a header that is no object")
@@ -167,6 +164,12 @@ class Sandbox:
 
 class Garbled(Exception):
     """The process wrote something that is not a frame: only code that tampers does that."""
+
+
+# What taking apart an answer may raise: a field is missing, of another type, too large, too deep.
+NONSENSE = (
+    Garbled, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError,
+)  # fmt: skip
 
 
 def converse(sandboxes: Sequence[Sandbox], total_s: float) -> Iterator[Said]:

@@ -37,6 +37,11 @@ def exercise_file(folder: Path, name: str) -> Path:
     return folder / name / "exercise.py"
 
 
+def read(file: Path) -> str:
+    """A reader's file, to compare and to hash; it may hold anything."""
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
 def stub(folder: Path, name: str) -> str:
     """The file as it was at the start: the solution's contract without its body.
 
@@ -69,7 +74,7 @@ def state(folder: Path, name: str) -> str:
     file = exercise_file(folder, name)
     if not file.is_file():
         return "missing"
-    text = file.read_text(encoding="utf-8")
+    text = read(file)
     if _passed(folder).get(name) == _hash(text):
         return "passed"
     return "not started" if text == stub(folder, name) else "started"
@@ -87,7 +92,7 @@ def reset(folder: Path, name: str) -> Path | None:
     """Put the stub back; return where the reader's file went, None if there was nothing to keep."""
     file, fresh = exercise_file(folder, name), stub(folder, name)
     backup = None
-    if file.is_file() and file.read_text(encoding="utf-8") != fresh:
+    if file.is_file() and read(file) != fresh:
         backup = _free_name(file)
         file.rename(backup)
     if not file.is_file():

@@ -21,7 +21,7 @@ import threading
 import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import greenlet
@@ -63,6 +63,11 @@ class Simulated:
     rendezvous: bool = False
     link: Callable[[int, int], tuple[float, float]] | None = None
     late: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name} is {value}; it is a time in seconds, 0 or more")
 
     def run(self, programs: list[Callable[[Mesh], Any]], timeout: float) -> tuple[list[Any], Trace]:
         """Run `programs[r](mesh)` as rank r, all of them to their end."""
@@ -339,7 +344,10 @@ def replay(trace: Trace, alpha: float = ALPHA, beta: float = BETA) -> Trace:
 
     model = Simulated(alpha=alpha, beta=beta)
     _, replayed = model.run([program(r) for r in range(trace.world_size)], timeout=600.0)
-    return replayed
+    return Trace(
+        [replace(e, start=new.start, end=new.end) for e, new in zip(events, again, strict=True)]
+        for events, again in zip(trace.by_rank, replayed.by_rank, strict=True)
+    )
 
 
 def steps(trace: Trace) -> int:

@@ -471,6 +471,10 @@ function render({ model, el }) {
     html("div", { class: "mp-controls" }, html("div", { class: "mp-buttons" }, back, play, forward), range, count),
     html("div", { class: "mp-more" }, html("div", { class: "mp-sent" }, bytes, bytesText),
       html("div", { class: "mp-choices" }, labelled("Speed", speed), sizesLabel)));
+  // JupyterLab hears the keyboard first and moves between cells with the same keys, except from here.
+  for (const own of [root, back, play, forward, range, speed, sizes]) {
+    own.setAttribute("data-lm-suppress-shortcuts", "true");
+  }
   el.append(root);
 
   const recordings = () => model.get("recordings");
@@ -636,7 +640,7 @@ function render({ model, el }) {
     if (tag !== "BUTTON") actions[" "] = toggle;
     if (!(event.key in actions)) return;
     event.preventDefault();
-    event.stopPropagation(); // a notebook moves between cells with the same keys
+    event.stopPropagation(); // nor may anything around the player act on it
     actions[event.key]();
   };
 

@@ -49,7 +49,7 @@ class _Strip:
         self.panel = elements * self.cell + self.gap * (chunks - 1) + self.aside + 0.14
         line = ranks * self.row + TITLE + 0.12
         used = LABELS + per_line * self.panel
-        self.figure = Figure(figsize=(used, lines * line), facecolor="none", layout="none")
+        self.figure = Figure(figsize=(used, lines * line), facecolor=LIGHT["paper"], layout="none")
         axes = self.figure.add_axes((0, 0, 1, 1), facecolor="none")
         axes.set(xlim=(0, used), ylim=(-lines * line, 0), aspect="equal")
         axes.set_axis_off()
