@@ -707,8 +707,8 @@ def _no_race(trial: Trial, said: dict[str, Any]) -> Feedback | None:
                 rank=owner,
                 expected="write, read, write, read: in turns",
                 came="write, write",
-                diagnosis="The place is not free yet: the writer has to wait for empty[rank], and "
-                "the reader says so after it has read. A pause only makes it rarer.",
+                diagnosis="The place is not free yet: what makes the writer wait until the reader "
+                "is done? A pause only makes it rarer.",
             )
         if verb == "read" and read[owner] >= written[owner]:
             return Feedback(
