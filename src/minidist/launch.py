@@ -263,11 +263,19 @@ def end_tree(pid: int) -> None:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # that one has ended meanwhile
-            for child in map(int, file.read_text().split()):
-                yield child
-                yield from _descendants(child)
+    for child in _children(pid):
+        yield child
+        yield from _descendants(child)
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # the process has ended meanwhile
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):  # or this thread of it
+                text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
+                children += map(int, text.split())
+    return children
 
 
 @contextlib.contextmanager
