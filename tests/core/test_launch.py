@@ -31,6 +31,7 @@ from minidist import (
     RankFailed,
     RecvTimeout,
     RunTimeout,
+    launch,
     ring_allreduce,
     run,
 )
@@ -778,3 +779,9 @@ def test_no_room_for_semaphores(monkeypatch):
     monkeypatch.setattr("multiprocessing.synchronize._multiprocessing.SemLock", refuse)
     with pytest.raises(OSError, match=r"could not start 4 ranks: .*No space left.*36 semaphores"):
         run(lambda mesh: mesh.rank, 4)
+
+
+def test_counting_the_children_of_a_process_that_has_ended():
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    assert launch._children(process.pid) == []
