@@ -60,7 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--backend", choices=("minidist", "gloo", "nccl"), default="minidist")
     command.add_argument("--world-size", type=_processes, default=2)
     command.add_argument("--epochs", type=_ranks, default=5)
-    command.add_argument("--ddp", choices=("torch",), default="torch", help="whose DDP")
     command.add_argument("--json", type=new_file, metavar="FILE", help="write the epochs there")
     command.set_defaults(run=_train)
 
