@@ -75,7 +75,11 @@ def test_every_animation_plays_to_its_last_step(visit, page, site):
     if WIDGET_VIEW not in (site / f"{page}.html").read_text():
         pytest.skip("no animation on this page")
     with visit(page) as seen:
-        for widget in seen.page.locator(".anywidget").all():
+        widgets = seen.page.locator(".anywidget")
+        players = widgets.filter(has=seen.page.locator(".minidist-player"))
+        explorers = widgets.filter(has=seen.page.locator(".minidist-explorer"))  # nothing to play
+        assert widgets.count() == players.count() + explorers.count() > 0
+        for widget in players.all():
             slider = widget.get_by_role("slider").first
             last = int(slider.get_attribute("max"))
             assert last > 0
