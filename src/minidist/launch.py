@@ -240,9 +240,9 @@ class _RankProcess:
         return f"its process was killed by {signal.Signals(-code).name} (out of memory?)"
 
     def kill(self) -> None:
-        self.control.close()
         end_tree(self.process.pid)
         self.process.kill()
+        self.control.close()  # only now: a rank that sees it closed ends, and its children scatter
 
     def close(self) -> None:
         self.process.join()
