@@ -6,15 +6,18 @@ every rank for a Report and puts them together.
 
 from __future__ import annotations
 
+import os
+import sysconfig
 import traceback
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 
-from minidist.mesh import Mesh, Wait, describe_waits, place
+from minidist.mesh import COLLECTIVES, Mesh, Wait
 from minidist.trace import Event
 
+LIBRARIES = (os.path.dirname(__file__), *{sysconfig.get_path(p) for p in ("stdlib", "purelib")})
 LAST = 4  # events that a report carries
 MANY = 8  # ranks; of more, only those that matter show their last messages
 
@@ -26,8 +29,8 @@ class Report:
     wait: Wait | None  # the verb it was in
     place: str  # where its code was otherwise
     step: int
-    sent: Sequence[int]  # messages to each rank so far
-    received: Sequence[int]
+    sent: Counter[int]  # messages to each rank so far
+    received: Counter[int]
     last: Sequence[Event]
 
 
@@ -35,14 +38,16 @@ def report_on(mesh: Mesh, frame: FrameType) -> Report:
     """The report of this rank; `frame` is where its main thread is."""
     last = tuple(mesh.events)[-LAST:]
     where = place(traceback.walk_stack(frame))
-    return Report(mesh.waits_for, where, mesh.step, tuple(mesh.sent), tuple(mesh.received), last)
+    return Report(
+        mesh.waits_for, where, mesh.step, Counter(mesh.sent), Counter(mesh.received), last
+    )
 
 
-def report_of_finished(events: Sequence[Event], world_size: int) -> Report:
+def report_of_finished(events: Sequence[Event]) -> Report:
     """The report of a rank that has returned."""
-    counts = Counter((event.kind, event.peer) for event in events)
-    ranks = range(world_size)
-    sent, received = ([counts[kind, rank] for rank in ranks] for kind in ("send", "recv"))
+    sent, received = (
+        Counter(event.peer for event in events if event.kind == kind) for kind in ("send", "recv")
+    )
     step = events[-1].step + 1 if events else 0
     return Report(None, "", step, sent, received, events[-LAST:])
 
@@ -165,3 +170,47 @@ def last_messages(reports: Mapping[int, Report], failed: int | None) -> str:
 def names(ranks: Collection[int]) -> str:
     """'rank 1' or 'ranks 0, 2'."""
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, sorted(ranks)))
+
+
+def describe_waits(waits: dict[int, Wait], finished: Iterable[int] = ()) -> str:
+    """Who waits for whom, as text; names the circle if there is one."""
+    finished = set(finished)
+    lines = []
+    for rank, wait in sorted(waits.items()):
+        gone = " (which has already finished)" if wait.peer in finished else ""
+        lines.append(f"  rank {rank}: {wait}{gone}")
+    circle = wait_circle({rank: wait.peer for rank, wait in waits.items()})
+    if circle:
+        lines.append("They wait in a circle: " + " -> ".join(map(str, [*circle, circle[0]])))
+    return "\n".join(lines)
+
+
+def wait_circle(waits_for: dict[int, int]) -> list[int]:
+    """The ranks of a circle in a wait-for graph with one arrow per rank, or []."""
+    for first in sorted(waits_for):
+        path, rank = [], first
+        while rank in waits_for and rank not in path:
+            path.append(rank)
+            rank = waits_for[rank]
+        if rank in path:
+            circle = path[path.index(rank) :]
+            smallest = circle.index(min(circle))
+            return circle[smallest:] + circle[:smallest]
+    return []
+
+
+def of_a_library(code: CodeType) -> bool:
+    """Whether the code is Python's, an installed package's or ours, and no reader's."""
+    return code.co_filename.startswith((*LIBRARIES, "<frozen", "<string>"))
+
+
+def place(calls: Iterable[tuple[FrameType, int]]) -> str:
+    """'in its own code, work at notebook.py:12': the first (frame, line) that no library owns."""
+    collective = ""
+    for frame, line in calls:
+        code = frame.f_code
+        if code.co_filename.startswith(COLLECTIVES):
+            collective = code.co_name
+        if not of_a_library(code):
+            return f"in its own code, {code.co_name} at {os.path.basename(code.co_filename)}:{line}"
+    return f"in {collective}, outside of any send or recv" if collective else "starting or leaving"

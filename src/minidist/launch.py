@@ -36,9 +36,9 @@ from minidist.mesh import (
     RankFailed,
     RecvTimeout,
     RunTimeout,
-    show,
 )
 from minidist.message_log import MessageLog
+from minidist.prints import show
 from minidist.trace import Trace
 from minidist.transports import Link, queue, shared_memory, tcp
 from minidist.transports.process_group import check_nccl
@@ -76,8 +76,8 @@ def run(
     transport: "queue", "tcp" or "shared_memory" (processes), "simulated" or
     `Simulated(alpha=..., beta=...)` (one process, virtual time).
     timeout: seconds for the whole run. recv_timeout_ms: for one receive (30 s if not given).
-    process_group: "gloo" or "nccl" also sets up torch.distributed on every rank before `fn` is
-    called; rank r takes GPU r.
+    process_group: "gloo", "nccl" (rank r takes GPU r) or "minidist" (our own) also sets up
+    torch.distributed on every rank before `fn` is called.
     checksums: give each message a checksum, and raise MessageCorrupted where it is wrong.
     log: a folder in which rank r writes each message as a line of JSON, with its totals so far, to
     rank<r>.jsonl. faults: what is to go wrong (see minidist.faults), nothing by default.
@@ -370,7 +370,7 @@ def _diagnose(ranks: list[_RankProcess], failed: int | None = None, explain: boo
             del asked[control]
     finished = [r for r in ranks if r.done]
     for rank_process in finished:
-        reports[rank_process.rank] = report_of_finished(rank_process.events, len(ranks))
+        reports[rank_process.rank] = report_of_finished(rank_process.events)
     return describe(
         reports,
         finished=[r.rank for r in finished],

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 import zlib
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass, field
-from functools import cache
-from types import FrameType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from minidist.trace import Event, dtype_name
 from minidist.transports import Label, LostConnection
+from minidist.transports.header import plain, raw_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,13 +82,9 @@ class Mesh:
     step: int = 0  # verb calls so far
     waits_for: Wait | None = None  # set while a verb is in progress; read by the diagnosis
     checksums: bool = False  # whether each message carries one
-    sent: list[int] = field(default_factory=list)  # messages to each rank so far
-    received: list[int] = field(default_factory=list)  # messages from each rank so far
+    sent: Counter[int] = field(default_factory=Counter)  # messages to each rank so far
+    received: Counter[int] = field(default_factory=Counter)  # messages from each rank so far
     alone: bool = False  # nobody collects the last messages of all ranks if one fails
-
-    def __post_init__(self) -> None:
-        self.sent = self.sent or [0] * self.world_size
-        self.received = self.received or [0] * self.world_size
 
     def send(self, dst: int, tensor: Tensor) -> None:
         """Send a copy of `tensor` to rank `dst`.
@@ -159,10 +153,10 @@ class Mesh:
 
     def _label(self, dst: int, tensor: Tensor) -> Label:
         number = self.sent[dst]
-        self.sent[dst] = number + 1
+        self.sent[dst] += 1
         assert self.waits_for is not None
-        caller = _code(self.waits_for.within)
-        return Label(number, caller, checksum(tensor) if self.checksums else 0)
+        collective = self.waits_for.within
+        return Label(number, collective, checksum(tensor) if self.checksums else 0)
 
     def _received(
         self, src: int, tensor: Tensor, label: Label, like: Tensor | None, start: float
@@ -205,11 +199,11 @@ class Mesh:
             )
         assert self.waits_for is not None
         here = self.waits_for.within
-        if label.caller and here and label.caller != _code(here):
+        if label.collective and here and label.collective != here:
             raise self._error(
                 CollectiveMismatch,
                 f"rank {self.rank} is in {here} at step {self.step}, but rank {src} sent it a "
-                f"message of {_name_of(label.caller)}: the two call their collectives in different "
+                f"message of {label.collective}: the two call their collectives in different "
                 "orders. Make every rank call the same collectives in the same order.",
             )
 
@@ -282,87 +276,24 @@ class Wait:
         return f"{self.verb} rank {self.peer}, step {self.step}{within}"
 
 
-_COLLECTIVES = os.path.join(os.path.dirname(__file__), "collectives")
+COLLECTIVES = os.path.join(os.path.dirname(__file__), "collectives")
 
 
 def _collective() -> str:
     """Which of our collectives, as its user called it, a verb is being called from."""
     name = ""
     frame = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(_COLLECTIVES):
+    while frame is not None and frame.f_code.co_filename.startswith(COLLECTIVES):
         name = frame.f_code.co_name
         frame = frame.f_back
     return name
 
 
-@cache
-def _code(name: str) -> int:
-    """A collective's name as a number that fits into a label; 0 for none."""
-    return zlib.crc32(name.encode()) if name else 0
-
-
-def _name_of(code: int) -> str:
-    from minidist import collectives
-
-    return next((n for n in vars(collectives) if _code(n) == code), "another collective")
-
-
 def checksum(tensor: Tensor) -> int:
     """CRC-32 of a tensor's elements."""
-    from minidist.transports.header import plain, raw_bytes
-
     return 0 if tensor.is_meta else zlib.crc32(raw_bytes(plain(tensor)))
 
 
 def describe(tensor: Tensor) -> str:
     """'float32 of shape (3, 4)', for messages."""
     return f"{dtype_name(tensor.dtype)} of shape {tuple(tensor.shape)}"
-
-
-def describe_waits(waits: dict[int, Wait], finished: Iterable[int] = ()) -> str:
-    """Who waits for whom, as text; names the circle if there is one."""
-    finished = set(finished)
-    lines = []
-    for rank, wait in sorted(waits.items()):
-        gone = " (which has already finished)" if wait.peer in finished else ""
-        lines.append(f"  rank {rank}: {wait}{gone}")
-    circle = wait_circle({rank: wait.peer for rank, wait in waits.items()})
-    if circle:
-        lines.append("They wait in a circle: " + " -> ".join(map(str, [*circle, circle[0]])))
-    return "\n".join(lines)
-
-
-def wait_circle(waits_for: dict[int, int]) -> list[int]:
-    """The ranks of a circle in a wait-for graph with one arrow per rank, or []."""
-    for first in sorted(waits_for):
-        path, rank = [], first
-        while rank in waits_for and rank not in path:
-            path.append(rank)
-            rank = waits_for[rank]
-        if rank in path:
-            circle = path[path.index(rank) :]
-            smallest = circle.index(min(circle))
-            return circle[smallest:] + circle[:smallest]
-    return []
-
-
-_LIBRARIES = (os.path.dirname(__file__), *{sysconfig.get_path(p) for p in ("stdlib", "purelib")})
-
-
-def place(calls: Iterable[tuple[FrameType, int]]) -> str:
-    """'in its own code, work at notebook.py:12': the first (frame, line) that no library owns."""
-    collective = ""
-    for frame, line in calls:
-        code = frame.f_code
-        if code.co_filename.startswith(_COLLECTIVES):
-            collective = code.co_name
-        if not code.co_filename.startswith((*_LIBRARIES, "<frozen", "<string>")):
-            return f"in its own code, {code.co_name} at {os.path.basename(code.co_filename)}:{line}"
-    return f"in {collective}, outside of any send or recv" if collective else "starting or leaving"
-
-
-def show(rank: int, line: str, out: TextIO) -> None:
-    """Show a line that a rank printed; what `out` has no character for appears as an escape."""
-    encoding = getattr(out, "encoding", None) or "utf-8"
-    out.write(f"[rank {rank}] {line}\n".encode(encoding, "backslashreplace").decode(encoding))
-    out.flush()

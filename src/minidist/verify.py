@@ -99,7 +99,7 @@ def ring_order_sum(tensors: list[Tensor]) -> Tensor:
     total = torch.empty_like(tensors[0])
     for c in range(world_size):
         part = slice(c * chunk, (c + 1) * chunk)
-        total[part] = _chain([t[part] for t in tensors], first=c, direction=1)
+        total[part] = chain_sum([t[part] for t in tensors], first=c, direction=1)
     return total
 
 
@@ -113,12 +113,12 @@ def gloo_order_sum(tensors: list[Tensor]) -> Tensor:
     world_size = len(tensors)
     total = torch.empty_like(tensors[0])
     for c, part in enumerate(gloo_chunks(world_size, total.numel(), total.element_size())):
-        total[part] = _chain([t[part] for t in tensors], first=c - 1, direction=-1)
+        total[part] = chain_sum([t[part] for t in tensors], first=c - 1, direction=-1)
     return total
 
 
-def _chain(parts: list[Tensor], first: int, direction: int) -> Tensor:
-    """parts[first] + parts[first + direction] + ... once around, left to right."""
+def chain_sum(parts: list[Tensor], first: int, direction: int) -> Tensor:
+    """parts[first] + parts[first + direction] + ... once around, added from left to right."""
     world_size = len(parts)
     total = parts[first % world_size].clone()
     for k in range(1, world_size):

@@ -16,7 +16,8 @@ from minidist import (
     Simulated,
     run,
 )
-from minidist.mesh import Wait, describe_waits, wait_circle
+from minidist.diagnosis import describe_waits, wait_circle
+from minidist.mesh import Wait
 
 TRANSPORTS = pytest.mark.parametrize(
     "transport",

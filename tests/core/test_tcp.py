@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 
-from minidist import PeerLost, run
+from minidist import PeerLost, collectives, run
 from minidist.transports import Label, LostConnection, tcp
 from minidist.transports.header import MAX_DIMS, NBYTES, pack_header, unpack_header
 
@@ -178,14 +178,16 @@ def test_headers():
     for shape in ((), (0,), (3,), (2, 0, 4), (1,) * MAX_DIMS):
         for dtype in (torch.float32, torch.bool, torch.float8_e4m3fn, torch.complex128):
             x = torch.empty(shape, dtype=dtype)
-            header = unpack_header(pack_header(x, Label(5, 2**32 - 1, 17)))
-            assert header == (dtype, shape, Label(5, 2**32 - 1, 17))
-    with pytest.raises(ValueError, match="at most 11 dimensions, this tensor has 12"):
-        pack_header(torch.empty((1,) * 12), Label(0))
+            label = Label(5, "ring_allreduce", 2**32 - 1)
+            assert unpack_header(pack_header(x, label)) == (dtype, shape, label)
+    for name in vars(collectives):  # or two ranks in one collective would seem to be in two
+        assert unpack_header(pack_header(torch.empty(1), Label(0, name))).label.collective == name
+    with pytest.raises(ValueError, match="at most 15 dimensions, this tensor has 16"):
+        pack_header(torch.empty((1,) * 16), Label(0))
     with pytest.raises(ValueError, match="no header"):
         unpack_header(bytes(NBYTES))
     damaged = bytearray(pack_header(torch.empty(3), Label(0)))
-    damaged[40] ^= 1  # the first dimension
+    damaged[72] ^= 1  # the first dimension
     with pytest.raises(ValueError, match="no header"):
         unpack_header(damaged)
 

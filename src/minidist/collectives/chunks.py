@@ -15,7 +15,7 @@ def split(tensor: Tensor, world_size: int) -> Tensor:
     empty. The zeros cost at most world_size - 1 elements and never reach the caller.
     """
     flat = tensor.detach().reshape(-1)
-    chunk = -(-flat.numel() // world_size)
+    chunk = ceil(flat.numel() / world_size)
     padded = torch.zeros(world_size * chunk, dtype=tensor.dtype, device=tensor.device)
     padded[: flat.numel()] = flat
     return padded.view(world_size, chunk)

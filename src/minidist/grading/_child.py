@@ -28,9 +28,10 @@ import torch
 
 from minidist import _rank
 from minidist._travel import unpack
+from minidist.diagnosis import of_a_library
 from minidist.grading import drivers
 from minidist.grading.cases import Case, Trial, make_base, view
-from minidist.mesh import _LIBRARIES, Mesh, MeshError
+from minidist.mesh import Mesh, MeshError
 from minidist.provenance import record
 from minidist.trace import dtype_name
 from minidist.transports import Label, Link
@@ -380,16 +381,12 @@ def _syntax_place(error: BaseException) -> list[list[Any]]:
 def _own_traceback(tb: TracebackType | None) -> list[list[Any]]:
     """[file, line, function, code] of each frame that no library owns, outermost first."""
     frames = [(f.f_code, line) for f, line in traceback.walk_tb(tb)]
-    return [_frame(code, line) for code, line in frames if _is_own(code)][-8:]
+    return [_frame(code, line) for code, line in frames if not of_a_library(code)][-8:]
 
 
 def _own_frames(frame: FrameType | None) -> list[list[Any]]:
     frames = [(f.f_code, line) for f, line in traceback.walk_stack(frame)] if frame else []
-    return [_frame(code, line) for code, line in reversed(frames) if _is_own(code)][-8:]
-
-
-def _is_own(code: types.CodeType) -> bool:
-    return not code.co_filename.startswith((*_LIBRARIES, "<frozen", "<string>"))
+    return [_frame(code, line) for code, line in reversed(frames) if not of_a_library(code)][-8:]
 
 
 def _frame(code: types.CodeType, line: int) -> list[Any]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from minidist import verify
+from minidist.diagnosis import describe_waits
 from minidist.grading import diagnose, patterns
 from minidist.grading.answers import Answer, Attempt, Place, Problem, attempt_on_processes
 from minidist.grading.cases import Case, Trial, make_bases, make_inputs, salted
@@ -19,7 +20,7 @@ from minidist.grading.exercises import Exercise
 from minidist.grading.report import Feedback
 from minidist.grading.sandbox import Code
 from minidist.grading.tasks import Task
-from minidist.mesh import Deadlock, describe_waits
+from minidist.mesh import Deadlock
 from minidist.trace import dtype_name
 from minidist.transports.simulated import steps
 

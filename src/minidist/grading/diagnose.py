@@ -15,9 +15,9 @@ from torch import Tensor
 
 from minidist import verify
 from minidist.collectives.chunks import gloo_chunks
+from minidist.diagnosis import wait_circle
 from minidist.grading.answers import Answer, Problem
 from minidist.grading.cases import Case, Trial
-from minidist.mesh import wait_circle
 from minidist.trace import dtype_name
 
 

@@ -12,7 +12,7 @@ class Label(NamedTuple):
     """What the Mesh writes on each message. A transport carries it and does not look at it."""
 
     number: int  # messages from this sender to this receiver before this one
-    caller: int = 0  # which of our collectives sent it (see mesh.py), 0 for any other code
+    collective: str = ""  # the one of ours that sent it, "" for any other code
     checksum: int = 0  # CRC-32 of the elements, 0 unless the run checks them
 
 

@@ -1,4 +1,4 @@
-"""The 128 bytes in front of each message on a wire that carries plain bytes."""
+"""The 192 bytes in front of each message on a wire that carries plain bytes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 from minidist.trace import dtype_name
 from minidist.transports import Label
 
-MAX_DIMS = 11
-_LAYOUT = struct.Struct(f"<16sIIIIQ{MAX_DIMS}q")
+MAX_DIMS = 15
+_LAYOUT = struct.Struct(f"<16s32sIII4xQ{MAX_DIMS}q")  # dtype, label, dimensions, bytes, shape
 NBYTES = _LAYOUT.size
 
 
@@ -41,26 +41,34 @@ def pack_header(tensor: Tensor, label: Label) -> bytes:
         )
     nbytes = tensor.numel() * tensor.element_size()
     dims = (*shape, *(0,) * (MAX_DIMS - len(shape)))
-    return _LAYOUT.pack(_name(tensor.dtype), *label, len(shape), nbytes, *dims)
+    number, collective, checksum = label
+    names = _ascii(dtype_name(tensor.dtype)), _ascii(collective)
+    return _LAYOUT.pack(*names, number, checksum, len(shape), nbytes, *dims)
 
 
 def unpack_header(data: bytes | bytearray | memoryview) -> Header:
     """What `pack_header` said."""
-    name, number, caller, checksum, ndim, nbytes, *dims = _LAYOUT.unpack(data)
-    header = Header(_dtype(name), tuple(dims[:ndim]), Label(number, caller, checksum))
+    name, collective, number, checksum, ndim, nbytes, *dims = _LAYOUT.unpack(data)
+    label = Label(number, _text(collective), checksum)
+    header = Header(_dtype(name), tuple(dims[:ndim]), label)
     if header.nbytes != nbytes:
         raise ValueError(f"no header: {header} cannot have {nbytes} bytes")
     return header
 
 
 @cache
-def _name(dtype: torch.dtype) -> bytes:
-    return dtype_name(dtype).encode("ascii")
+def _ascii(name: str) -> bytes:
+    return name.encode("ascii")
+
+
+@cache
+def _text(name: bytes) -> str:
+    return name.rstrip(b"\0").decode("ascii", "replace")
 
 
 @cache
 def _dtype(name: bytes) -> torch.dtype:
-    dtype = getattr(torch, name.rstrip(b"\0").decode("ascii", "replace"), None)
+    dtype = getattr(torch, _text(name), None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"no header: {name!r} is no dtype")
     return dtype

@@ -28,7 +28,9 @@ import greenlet
 import torch
 from torch import Tensor
 
-from minidist.mesh import Deadlock, Mesh, RunTimeout, describe_waits, place, show
+from minidist.diagnosis import describe_waits, place
+from minidist.mesh import Deadlock, Mesh, RunTimeout
+from minidist.prints import show
 from minidist.trace import Trace
 from minidist.transports import Label, Link
 
