@@ -12,181 +12,30 @@ gives the right result for strided tensors.
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.futures import Future
 
 from minidist._rendezvous import connect
+from minidist._work import Callbacks, Work, Worker
 from minidist.collectives.allreduce import ring_allreduce_
 from minidist.collectives.broadcast import broadcast
 from minidist.collectives.group import group
 from minidist.collectives.ring import gather_pass_, reduce_pass_
 from minidist.collectives.tree import reduce, tree_allreduce
-from minidist.mesh import Mesh, MeshError, PeerLost, RecvTimeout, describe
+from minidist.mesh import Mesh, MeshError, PeerLost, describe
 from minidist.trace import Event
 from minidist.transports.tcp import TcpLink
 
 EVENTS_KEPT = 10_000  # per group: a training run must not fill the memory
 SMALL = 100  # elements
 ReduceOp = dist.ReduceOp
-
-
-class Work(dist.Work):
-    """One call on its way. wait() returns when it is done, and raises if it has failed."""
-
-    def __init__(self, name: str, result: list[Tensor], source: int, callbacks: _Callbacks):
-        super().__init__()
-        self.name = name  # for messages
-        self._result = result
-        self._source = source
-        self._callbacks = callbacks
-        self._done = threading.Event()
-        self._error: Exception | None = None
-        self._lock = threading.Lock()
-        self._future: Future | None = None  # made when somebody asks for it
-
-    def finish(self, error: Exception | None = None) -> None:
-        with self._lock:
-            self._error = error
-            self._done.set()
-        if self._future:
-            self._callbacks.run(lambda: self._future.set_result(None))
-
-    def wait(self, timeout: timedelta = timedelta()) -> bool:
-        seconds = timeout.total_seconds()
-        if not self._done.wait(seconds if seconds > 0 else None):
-            raise RecvTimeout(f"{self.name} was not done after {seconds:g} s")
-        self._outcome()
-        return True
-
-    def get_future(self) -> Future:
-        with self._lock:
-            future = self._future or Future()
-            if self._done.is_set() and not self._future:
-                future.set_result(None)
-            self._future = future
-        # Only a callback that raises gives a future an error that C++, and so DDP, sees as one.
-        return future.then(self._outcome)
-
-    def _outcome(self, _: object = None) -> list[Tensor]:
-        if self._error:
-            raise self._error
-        return self._result
-
-    def is_completed(self) -> bool:
-        return self._done.is_set()
-
-    def is_success(self) -> bool:
-        return self._done.is_set() and self._error is None
-
-    def exception(self) -> Exception | None:
-        return self._error
-
-    def result(self) -> list[Tensor]:
-        return self._result
-
-    def source_rank(self) -> int:
-        return self._source
-
-    _source_rank = source_rank
-    synchronize = wait
-
-
-class _Callbacks:
-    """A thread that runs what waits for the futures of a group, in the order of their calls.
-
-    Not the worker's: a callback may start another collective and wait for it, as PowerSGD's does.
-    Whoever waits for a call that was made `depth` callbacks deep is served by a thread of that
-    depth, so it never waits for itself.
-    """
-
-    this_thread = threading.local()  # .depth: how deep in callbacks it is
-
-    def __init__(self, depth: int):
-        self.depth = depth  # of the calls that these callbacks make
-        self.jobs: queue.SimpleQueue = queue.SimpleQueue()
-        self.thread: threading.Thread | None = None
-
-    def run(self, job: Callable[[], object]) -> None:
-        if self.thread is None:
-            self.thread = threading.Thread(target=self._loop, name="minidist", daemon=True)
-            self.thread.start()
-        self.jobs.put(job)
-
-    def stop(self, timeout_s: float) -> None:
-        self.jobs.put(None)
-        if self.thread and self.thread is not threading.current_thread():
-            self.thread.join(timeout_s)
-
-    def _loop(self) -> None:
-        self.this_thread.depth = self.depth
-        while job := self.jobs.get():
-            job()
-            del job
-
-
-class _Worker:
-    """A thread that does jobs in the order in which they come, on a mesh of its own.
-
-    A caller who would wait anyway does the job itself if the thread has nothing to do: to wake
-    another thread and to be woken by it costs more than a small message.
-    """
-
-    def __init__(self, mesh: Mesh, failed: Callable[[str, BaseException], Exception]):
-        self.mesh = mesh
-        self.failed = failed
-        self.jobs: queue.SimpleQueue = queue.SimpleQueue()
-        self.lock = threading.Lock()
-        self.unfinished = 0
-        self.turn = threading.Lock()  # held by whoever uses the mesh
-        self.thread = threading.Thread(target=self._loop, name="minidist", daemon=True)
-        self.thread.start()
-
-    def submit(
-        self, work: Work, timeout_s: float, job: Callable[[Mesh], None], caller_waits: bool
-    ) -> Work:
-        with self.lock:
-            at_once = caller_waits and not self.unfinished
-            self.unfinished += 1
-        if at_once:
-            self._do(work, timeout_s, job)
-        else:
-            self.jobs.put((work, timeout_s, job))
-        return work
-
-    def stop(self, timeout_s: float) -> None:
-        self.jobs.put(None)
-        self.thread.join(timeout_s)
-
-    def _loop(self) -> None:
-        while item := self.jobs.get():
-            self._do(*item)
-            del item  # keep no tensors alive while waiting
-
-    def _do(self, work: Work, timeout_s: float, job: Callable[[Mesh], None]) -> None:
-        error = None
-        try:
-            with self.turn, torch.inference_mode():
-                self.mesh.recv_timeout_s = timeout_s
-                job(self.mesh)
-        except Exception as caught:
-            error = self.failed(work.name, caught)
-        except BaseException as caught:  # an interrupt of the caller: half a message has gone out
-            self.failed(work.name, caught)
-            raise
-        finally:
-            with self.lock:
-                self.unfinished -= 1
-        work.finish(error)
 
 
 class Group(dist.ProcessGroup):
@@ -216,15 +65,15 @@ class Group(dist.ProcessGroup):
         self._out = {peer: (down if peer < rank else up)[peer] for peer in both}
         self._in = {peer: (up if peer < rank else down)[peer] for peer in both}
         self._collectives = self._worker(both)
-        self._callbacks: list[_Callbacks] = []
-        self._senders: dict[int, _Worker] = {}  # a thread per peer, started when it is needed
-        self._receivers: dict[int, _Worker] = {}
+        self._callbacks: list[Callbacks] = []
+        self._senders: dict[int, Worker] = {}  # a thread per peer, started when it is needed
+        self._receivers: dict[int, Worker] = {}
         self._early: dict[int, list[tuple[int, Tensor]]] = {peer: [] for peer in both}
 
-    def _worker(self, sockets: dict[int, Any]) -> _Worker:
+    def _worker(self, sockets: dict[int, Any]) -> Worker:
         link = TcpLink(sockets, self._began)
         events: Any = deque(maxlen=EVENTS_KEPT)
-        return _Worker(Mesh(self.rank(), self.size(), link, events=events), self._failed)
+        return Worker(Mesh(self.rank(), self.size(), link, events=events), self._failed)
 
     @property
     def events(self) -> list[Event]:
@@ -239,15 +88,15 @@ class Group(dist.ProcessGroup):
         opts: Any,
         result: list[Tensor],
         job: Callable[[Mesh], None],
-        worker: _Worker | None = None,
+        worker: Worker | None = None,
         source: int = -1,
     ) -> Work:
         self._calls += 1
         name = f"{name}, call {self._calls} on {self._who}"
-        depth = getattr(_Callbacks.this_thread, "depth", 0)
+        depth = getattr(Callbacks.this_thread, "depth", 0)
         with self._lock:
             if depth == len(self._callbacks):
-                self._callbacks.append(_Callbacks(depth + 1))
+                self._callbacks.append(Callbacks(depth + 1))
         work = Work(name, result, source, self._callbacks[depth])
         if sum(tensor.numel() for tensor in result) <= SMALL:
             self._small_works.append(work)
@@ -595,8 +444,8 @@ class Group(dist.ProcessGroup):
         return mesh.recv(src, like=like)
 
     def _peer_worker(
-        self, workers: dict[int, _Worker], sockets: dict[int, Any], peer: int
-    ) -> _Worker:
+        self, workers: dict[int, Worker], sockets: dict[int, Any], peer: int
+    ) -> Worker:
         if peer not in sockets:
             raise ValueError(f"{self._who} cannot send to or receive from rank {peer}")
         if peer not in workers:
