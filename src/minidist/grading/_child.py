@@ -29,7 +29,6 @@ import torch
 from minidist import _rank
 from minidist._travel import unpack
 from minidist.diagnosis import of_a_library
-from minidist.grading import drivers
 from minidist.grading.cases import Case, Trial, make_base, view
 from minidist.mesh import Mesh, MeshError
 from minidist.provenance import record
@@ -229,7 +228,7 @@ def _simulate(fn: Callable[..., Any], case: Case, deadline_s: float) -> tuple[di
 def _drive(fns: list[Callable[..., Any]], trial: Trial) -> dict[str, Any]:
     """What the trial's driver says about the learner's functions."""
     try:
-        said = getattr(drivers, trial.driver)(fns, **trial.arguments)
+        said = trial.driver(fns, **trial.arguments)
     except BaseException as error:
         rank = getattr(error, "minidist_rank", None)
         return {"ranks": [], "error": {**_describe(error), "rank": rank}}

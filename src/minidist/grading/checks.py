@@ -16,10 +16,9 @@ from minidist.diagnosis import describe_waits
 from minidist.grading import diagnose, patterns
 from minidist.grading.answers import Answer, Attempt, Place, Problem, attempt_on_processes
 from minidist.grading.cases import Case, Trial, make_bases, make_inputs, salted
-from minidist.grading.exercises import Exercise
+from minidist.grading.exercise import CollectiveExercise, Exercise, TrialExercise
 from minidist.grading.report import Feedback
 from minidist.grading.sandbox import Code
-from minidist.grading.tasks import Task
 from minidist.mesh import Deadlock
 from minidist.trace import dtype_name
 from minidist.transports.simulated import steps
@@ -82,7 +81,7 @@ def no_distributed(exercise: Exercise, attempt: Attempt) -> Feedback | None:
         f"Calling torch.distributed is refused: this function called "
         f"{', '.join(attempt.distributed[:3])}.",
         expected="messages through mesh.send, mesh.recv and mesh.sendrecv only"
-        if isinstance(exercise, Exercise)
+        if isinstance(exercise, CollectiveExercise)
         else "your own code",
         place=place,
         diagnosis="The exercise is to write what torch.distributed does, not to call it.",
@@ -105,7 +104,7 @@ def runs(exercise: Exercise, attempt: Attempt) -> Feedback | None:
     problem = answer.problem
     assert problem is not None
     common = diagnose.only_when([a.case for a in failing], [a.case for a in attempt.finished])
-    turns = isinstance(exercise, Exercise) and exercise.pattern in (
+    turns = isinstance(exercise, CollectiveExercise) and exercise.pattern in (
         patterns.ring,
         patterns.ring_to_the_left,
     )
@@ -178,7 +177,7 @@ def _stopped(attempt: Attempt, when: str) -> Feedback:
     )
 
 
-def result(exercise: Exercise, attempt: Attempt) -> Feedback | None:
+def result(exercise: CollectiveExercise, attempt: Attempt) -> Feedback | None:
     """Each rank returns a tensor of the right shape and dtype."""
 
     def wrong(answer: Answer) -> Feedback | None:
@@ -195,9 +194,9 @@ def result(exercise: Exercise, attempt: Attempt) -> Feedback | None:
                 )
             if came.shape != want.shape:
                 why = ""
-                if came.numel() > want.numel() and came.dim() == 1 and came.numel() % len(
-                    answer.ranks
-                ) == 0 and exercise.name == "ring_allreduce":  # fmt: skip
+                parts = came.numel() % len(answer.ranks) == 0 and came.dim() == 1
+                ring = exercise.pattern is patterns.ring and exercise.gloo_op == "allreduce"
+                if ring and parts and came.numel() > want.numel():
                     why = "The padding is still there: cut it off and give back the input's shape."
                 elif came.numel() == want.numel():
                     why = "The elements are there, in another shape: reshape at the end."
@@ -221,7 +220,7 @@ def result(exercise: Exercise, attempt: Attempt) -> Feedback | None:
     return _smallest(attempt, wrong)
 
 
-def values(exercise: Exercise, attempt: Attempt) -> Feedback | None:
+def values(exercise: CollectiveExercise, attempt: Attempt) -> Feedback | None:
     """Every element on every rank is exactly right."""
 
     def wrong(answer: Answer) -> Feedback | None:
@@ -230,15 +229,6 @@ def values(exercise: Exercise, attempt: Attempt) -> Feedback | None:
             return None
         rank, index = diagnose.first_difference(expected, came)
         want, have = expected[rank].reshape(-1), came[rank].reshape(-1)
-        inputs = make_inputs(answer.case)
-        reason = diagnose.reason_for_values(exercise.name, answer.case, inputs, expected, came)
-        if exercise.name == "ring_allreduce":
-            chunk = diagnose.second_pass_starts_with(answer)
-            if chunk is not None:
-                reason = (
-                    f"On rank 0 the second pass starts with chunk {chunk}. It must start with the "
-                    "chunk that the first pass has completed on this rank, (rank + 1) % N."
-                )
         where = f"element {index}" if want.numel() > 1 else "the only element"
         return Feedback(
             f"Rank {rank} returned wrong values, first at {where}: "
@@ -246,13 +236,13 @@ def values(exercise: Exercise, attempt: Attempt) -> Feedback | None:
             rank=rank,
             expected=_numbers(want, index),
             came=_numbers(have, index),
-            diagnosis=reason,
+            diagnosis=exercise.wrong_values(answer, expected),
         )
 
     return _smallest(attempt, wrong)
 
 
-def refuses(exercise: Exercise, attempt: Attempt) -> Feedback | None:
+def refuses(exercise: CollectiveExercise, attempt: Attempt) -> Feedback | None:
     """What the contract refuses raises ValueError, before anything is sent."""
     for answer in attempt.answers:
         if not answer.case.refused:
@@ -277,7 +267,7 @@ def refuses(exercise: Exercise, attempt: Attempt) -> Feedback | None:
     return None
 
 
-def inputs(exercise: Exercise, attempt: Attempt) -> Feedback | None:
+def inputs(exercise: CollectiveExercise, attempt: Attempt) -> Feedback | None:
     """The input holds what it held, and the result lies in memory of its own."""
 
     def wrong(answer: Answer) -> Feedback | None:
@@ -304,7 +294,7 @@ def inputs(exercise: Exercise, attempt: Attempt) -> Feedback | None:
     return _smallest(attempt, wrong)
 
 
-def leftover(exercise: Exercise, attempt: Attempt) -> Feedback | None:
+def leftover(exercise: CollectiveExercise, attempt: Attempt) -> Feedback | None:
     """Every message that was sent is received."""
 
     def wrong(answer: Answer) -> Feedback | None:
@@ -329,7 +319,7 @@ def leftover(exercise: Exercise, attempt: Attempt) -> Feedback | None:
     return _smallest(attempt, wrong)
 
 
-def messages(exercise: Exercise, attempt: Attempt) -> Feedback | None:
+def messages(exercise: CollectiveExercise, attempt: Attempt) -> Feedback | None:
     """The right ranks talk to each other."""
 
     def wrong(answer: Answer) -> Feedback | None:
@@ -353,7 +343,7 @@ def messages(exercise: Exercise, attempt: Attempt) -> Feedback | None:
     return _smallest(attempt, wrong)
 
 
-def sent_bytes(exercise: Exercise, attempt: Attempt) -> Feedback | None:
+def sent_bytes(exercise: CollectiveExercise, attempt: Attempt) -> Feedback | None:
     """No rank sends more bytes than the contract allows."""
 
     def wrong(answer: Answer) -> Feedback | None:
@@ -365,14 +355,14 @@ def sent_bytes(exercise: Exercise, attempt: Attempt) -> Feedback | None:
             sends = [e for e in answer.trace.by_rank[rank] if e.kind == "send"]
             whole = case.numel * getattr(torch, case.dtype).itemsize
             why = ""
-            if exercise.name == "ring_allgather" and any(e.nbytes > whole for e in sends):
+            if exercise.gloo_op == "allgather" and any(e.nbytes > whole for e in sends):
                 why = (
                     "Each step sends all rows, also those that are still empty or known already. "
                     "Send one row, the one that arrived last."
                 )
             elif (
                 exercise.pattern in (patterns.ring, patterns.ring_to_the_left)
-                and "reduce" in exercise.name + exercise.gloo_op
+                and "reduce" in exercise.gloo_op
                 and all(e.nbytes >= whole for e in sends)
             ):
                 why = (
@@ -401,7 +391,7 @@ def sent_bytes(exercise: Exercise, attempt: Attempt) -> Feedback | None:
     return _smallest(attempt, wrong)
 
 
-def chain(exercise: Exercise, attempt: Attempt) -> Feedback | None:
+def chain(exercise: CollectiveExercise, attempt: Attempt) -> Feedback | None:
     """The longest chain of messages is as short as the contract says."""
 
     def wrong(answer: Answer) -> Feedback | None:
@@ -428,7 +418,7 @@ def chain(exercise: Exercise, attempt: Attempt) -> Feedback | None:
     return _smallest(attempt, wrong)
 
 
-def processes(exercise: Exercise, attempt: Attempt) -> Feedback | None:
+def processes(exercise: CollectiveExercise, attempt: Attempt) -> Feedback | None:
     """One attempt on real processes gives the same exact values."""
     if attempt.stop:
         return _stopped(attempt, "on real processes")
@@ -462,7 +452,7 @@ def processes(exercise: Exercise, attempt: Attempt) -> Feedback | None:
     return feedback
 
 
-def gloo(exercise: Exercise, attempt: Attempt) -> Feedback | None:
+def gloo(exercise: CollectiveExercise, attempt: Attempt) -> Feedback | None:
     """The same numbers as torch.distributed over gloo, within 1e-5."""
 
     def wrong(answer: Answer) -> Feedback | None:
@@ -529,7 +519,7 @@ ON_PROCESSES: list[tuple[str, str, Judge]] = [
 ]
 
 
-OF_TASKS: list[tuple[str, str, Judge]] = [
+OF_TRIALS: list[tuple[str, str, Judge]] = [
     ("loads", "everything is there and takes what the contract says", loads),
     ("no_distributed", "torch.distributed is not called", no_distributed),
     ("runs", "nothing raises an exception that should not", runs),
@@ -537,11 +527,11 @@ OF_TASKS: list[tuple[str, str, Judge]] = [
 ]
 
 
-def checks_of(exercise: Exercise | Task) -> list[tuple[str, str, Judge]]:
+def checks_of(exercise: Exercise) -> list[tuple[str, str, Judge]]:
     """The checks of one exercise: all, less those that have nothing to look at."""
-    if isinstance(exercise, Task):
+    if isinstance(exercise, TrialExercise):
         own = [(name, title, _told(judge)) for name, title, judge in exercise.checks]
-        return OF_TASKS + own
+        return OF_TRIALS + own
     refusing = any(case.refused for case in exercise.cases)
     return [c for c in FIRST if c[0] != "refuses" or refusing] + ON_PROCESSES
 
@@ -549,7 +539,7 @@ def checks_of(exercise: Exercise | Task) -> list[tuple[str, str, Judge]]:
 def _told(judge: Callable[[Trial, dict[str, Any]], Feedback | None]) -> Judge:
     """A judge of one trial's answer as a judge of the whole attempt: the first that is wrong."""
 
-    def wrong(exercise: Task, attempt: Attempt) -> Feedback | None:
+    def wrong(exercise: TrialExercise, attempt: Attempt) -> Feedback | None:
         for answer in sorted(attempt.finished, key=lambda a: a.case.order):
             try:
                 feedback = judge(answer.case, answer.said)
@@ -563,7 +553,9 @@ def _told(judge: Callable[[Trial, dict[str, Any]], Feedback | None]) -> Judge:
     return wrong
 
 
-def try_on_processes(exercise: Exercise, code: Code, deadline_s: float) -> Iterator[Attempt]:
+def try_on_processes(
+    exercise: CollectiveExercise, code: Code, deadline_s: float
+) -> Iterator[Attempt]:
     """One attempt per world size, on numbers that no rank can know of another."""
     by_size: dict[int, list[Case]] = {}
     for case in exercise.on_processes:
@@ -595,7 +587,7 @@ def _smallest(attempt: Attempt, wrong: Callable[[Answer], Feedback | None]) -> F
     return feedback
 
 
-def _expected(exercise: Exercise, case: Case) -> list[Tensor]:
+def _expected(exercise: CollectiveExercise, case: Case) -> list[Tensor]:
     return exercise.expected(case, make_inputs(case))
 
 

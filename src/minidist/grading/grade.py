@@ -9,11 +9,11 @@ from pathlib import Path
 from minidist._travel import pack
 from minidist.grading import checks
 from minidist.grading.answers import attempt
-from minidist.grading.exercises import EXERCISES, Exercise
+from minidist.grading.exercise import CollectiveExercise, Exercise
+from minidist.grading.exercises import EXERCISES
 from minidist.grading.recordings import record_until_wrong
 from minidist.grading.report import FAILED, NOT_REACHED, PASSED, CheckResult, Feedback, Report
 from minidist.grading.sandbox import Code
-from minidist.grading.tasks import Task
 
 Progress = Callable[[CheckResult], None]
 
@@ -40,7 +40,7 @@ def grade_file(name: str, path: Path, progress: Progress | None = None) -> Repor
     return grade(exercise, code, progress)
 
 
-def exercise_named(name: str) -> Exercise | Task:
+def exercise_named(name: str) -> Exercise:
     """The exercise, or a ValueError that says which there are."""
     if name not in EXERCISES:
         raise ValueError(f"there is no exercise {name!r}; there are {', '.join(EXERCISES)}")
@@ -48,7 +48,7 @@ def exercise_named(name: str) -> Exercise | Task:
 
 
 def grade(
-    exercise: Exercise | Task,
+    exercise: Exercise,
     code: Code,
     progress: Progress | None = None,
     deadline_s: float | None = None,
@@ -80,14 +80,14 @@ def grade(
             real = list(checks.try_on_processes(exercise, code, deadline_s))
         feedback = next((f for f in (judge(exercise, one) for one in real) if f), None)
         good = note(name, title, feedback)
-    if isinstance(exercise, Exercise):
+    if isinstance(exercise, CollectiveExercise):
         _add_recording(report, exercise, code, tried.stop is not None, deadline_s)
     report.seconds = time.monotonic() - began
     return report
 
 
 def _add_recording(
-    report: Report, exercise: Exercise, code: Code, stopped: bool, deadline_s: float
+    report: Report, exercise: CollectiveExercise, code: Code, stopped: bool, deadline_s: float
 ) -> None:
     """Where the run of the failing case first differs from the course's own, step by step."""
     failed = report.failed_check
