@@ -1,4 +1,4 @@
-"""Event, Mark and Trace: what a run did. Every counter, picture, price and grade is a view of it."""
+"""Event, Mark and Trace: what a run did. Counters, pictures, prices and grades are its views."""
 
 from __future__ import annotations
 

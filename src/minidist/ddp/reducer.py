@@ -108,7 +108,7 @@ class Reducer:
                 self.has_warned = True
                 warnings.warn(
                     "find_unused_parameters=True, but this forward used all parameters: the search "
-                    "costs a walk through the graph each time, and keeps the first buckets for good",
+                    "costs a walk through the graph each time, and buckets are never rebuilt",
                     stacklevel=4,
                 )
 
