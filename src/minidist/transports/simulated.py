@@ -146,12 +146,16 @@ class _World:
             greenlet.getcurrent().parent.switch()
 
     def wait_for_turn(self, rank: int) -> None:
-        """Let every rank that is behind this one in virtual time go first.
+        """Let every rank go first that is behind the time at which this one's message can leave.
 
-        Messages claim ports when they are offered, so they must be offered in the order of time.
+        A message claims the receiver's port as it leaves, so they must leave in the order of time:
+        of several sends in a row, only the first leaves now.
         """
-        while self.ready and self.ready[0][0] < self.clock[rank]:
-            heapq.heappush(self.ready, (self.clock[rank], rank))
+        leaves = self.clock[rank]
+        if not self.model.rendezvous:
+            leaves = max(leaves, self.way_out_free[rank])
+        while self.ready and self.ready[0][0] < leaves:
+            heapq.heappush(self.ready, (leaves, rank))
             greenlet.getcurrent().parent.switch()
 
     def wake(self, rank: int) -> None:
@@ -192,6 +196,7 @@ class _SimulatedLink(Link):
     def __init__(self, world: _World, rank: int):
         self.world = world
         self.rank = rank
+        self.buffered = not world.model.rendezvous
 
     def now(self) -> float:
         return self.world.clock[self.rank]
