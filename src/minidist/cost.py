@@ -140,9 +140,10 @@ class Choice:
         ranked = sorted(self.seconds.items(), key=lambda item: item[1])
         times = ", ".join(f"{name} {seconds * 1e6:.4g} us" for name, seconds in ranked)
         gap = "" if self.gap is None else f", gap = {self.gap * 1e6:.4g} us"
+        bandwidth = 1e-9 / self.beta if self.beta else float("inf")
         return (
             f"{self.algorithm}: {self.nbytes:,} bytes on {self.world_size} ranks, at alpha = "
-            f"{self.alpha * 1e6:.4g} us{gap} and {1e-9 / self.beta if self.beta else float('inf'):.4g} "
+            f"{self.alpha * 1e6:.4g} us{gap} and {bandwidth:.4g} "
             f"GB/s, take {times}"
         )
 
