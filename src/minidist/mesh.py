@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from minidist.trace import Event, dtype_name
+from minidist.trace import Event, Mark, dtype_name
 from minidist.transports import Label, LostConnection
 from minidist.transports.header import plain, raw_bytes
 
@@ -80,6 +80,7 @@ class Mesh:
     link: Link
     recv_timeout_s: float = RECV_TIMEOUT_S
     events: list[Event] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
     step: int = 0  # verb calls so far
     waits_for: Wait | None = None  # set while a verb is in progress; read by the diagnosis
     checksums: bool = False  # whether each message carries one
@@ -151,6 +152,10 @@ class Mesh:
         received = self._received(src, received, its_label, like, start)
         self._next_step()
         return received
+
+    def mark(self, kind: str, name: str = "", bucket: int | None = None, nbytes: int = 0) -> None:
+        """Write into the trace that something happened now that is no message."""
+        self.marks.append(Mark(self.rank, kind, name, bucket, nbytes, self.link.now()))
 
     def _label(self, dst: int, tensor: Tensor) -> Label:
         number = self.sent[dst]

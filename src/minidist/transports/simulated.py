@@ -130,7 +130,8 @@ class _World:
                 if rank_greenlet and not rank_greenlet.dead:
                     rank_greenlet.throw(greenlet.GreenletExit)
             torch.set_grad_enabled(grad_mode)
-        return self.results, Trace(mesh.events for mesh in self.meshes)
+        trace = Trace((mesh.events for mesh in self.meshes), (mesh.marks for mesh in self.meshes))
+        return self.results, trace
 
     def _rank(self, rank: int, program: Callable[[Mesh], Any]) -> None:
         try:
