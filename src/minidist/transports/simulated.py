@@ -8,6 +8,9 @@ The clock is the alpha-beta model with one port in each direction: a message of 
 sender's way out and the receiver's way in busy for alpha + n * beta seconds. A rank can send one
 message and receive another at the same time, but not two of either. This is the model under which
 the textbook times of collectives are derived.
+
+A message takes about 20 microseconds to simulate, a third to a half of them in torch's add_ on
+tensors without data. A ring of 1024 ranks has two million: about 40 seconds and 1.1 GB of events.
 """
 
 from __future__ import annotations
