@@ -52,7 +52,7 @@ def main(control: Connection, mesh: Mesh, group: tuple[str, str, float] | None) 
             _init_process_group(mesh, *group)
         fn, args, faults = unpack(payload)
         inject(mesh, faults)
-        message = ("done", pack(fn(mesh, *args)), list(mesh.events))
+        message = ("done", pack(fn(mesh, *args)), list(mesh.events), mesh.marks)
     except BaseException as error:  # also SystemExit: leaving early is a failure
         message = ("error", _pickled(error), _own_traceback(error))
     lines.flush()

@@ -217,6 +217,7 @@ class _RankProcess:
             self.process.start()
         self.result: Any = None
         self.events: list[Any] = []
+        self.marks: list[Any] = []
         self.done = False
         self.ended_as = ""  # how its process ended, if it did
 
@@ -313,13 +314,15 @@ def _collect(ranks: list[_RankProcess], deadline: float, timeout: float) -> Run:
                     )
                 case ("print", text):
                     _show(rank_process.rank, text)
-                case ("done", result, events):
-                    rank_process.result, rank_process.events = result, events
+                case ("done", result, events, marks):
+                    rank_process.result = result
+                    rank_process.events, rank_process.marks = events, marks
                     rank_process.done = True
                     del waiting[rank_process.control], waiting[rank_process.process.sentinel]
                 case ("error", error, text):
                     _raise(rank_process.rank, error, text, ranks)
-    return Run([_unpickle(r) for r in ranks], Trace(r.events for r in ranks))
+    trace = Trace((r.events for r in ranks), (r.marks for r in ranks))
+    return Run([_unpickle(r) for r in ranks], trace)
 
 
 def _unpickle(rank_process: _RankProcess) -> Any:
@@ -363,7 +366,7 @@ def _diagnose(ranks: list[_RankProcess], failed: int | None = None, explain: boo
                     continue  # it has failed as well; where it did so comes next
                 case ("where", report):
                     reports[rank_process.rank] = report
-                case ("done", _, events):
+                case ("done", _, events, _):
                     rank_process.events, rank_process.done = events, True
                 case None:
                     rank_process.ended_as = rank_process.ended()

@@ -12,9 +12,10 @@ import sys
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
-from minidist.trace import Event, dtype_name
+from minidist.trace import Event, Mark, dtype_name
 from minidist.transports import Label, LostConnection
 from minidist.transports.header import plain, raw_bytes
 
@@ -79,6 +80,7 @@ class Mesh:
     link: Link
     recv_timeout_s: float = RECV_TIMEOUT_S
     events: list[Event] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
     step: int = 0  # verb calls so far
     waits_for: Wait | None = None  # set while a verb is in progress; read by the diagnosis
     checksums: bool = False  # whether each message carries one
@@ -150,6 +152,10 @@ class Mesh:
         received = self._received(src, received, its_label, like, start)
         self._next_step()
         return received
+
+    def mark(self, kind: str, name: str = "", bucket: int | None = None, nbytes: int = 0) -> None:
+        """Write into the trace that something happened now that is no message."""
+        self.marks.append(Mark(self.rank, kind, name, bucket, nbytes, self.link.now()))
 
     def _label(self, dst: int, tensor: Tensor) -> Label:
         number = self.sent[dst]
@@ -262,8 +268,7 @@ class Mesh:
         )
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(NamedTuple):
     """What a rank is in the middle of: `verb` ("recv from" or "send to"), the peer, the step."""
 
     verb: str
@@ -283,10 +288,15 @@ def _collective() -> str:
     """Which of our collectives, as its user called it, a verb is being called from."""
     name = ""
     frame = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(COLLECTIVES):
+    while frame is not None and _is_ours(frame.f_code.co_filename):
         name = frame.f_code.co_name
         frame = frame.f_back
     return name
+
+
+@cache
+def _is_ours(filename: str) -> bool:
+    return filename.startswith(COLLECTIVES)
 
 
 def checksum(tensor: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Event and Trace: what a run did. Every counter, picture, price and grade is a view of this."""
+"""Event, Mark and Trace: what a run did. Counters, pictures, prices and grades are its views."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that makes it five times as slow to make, and millions are
 class Event:
     """One half of one message, as its rank saw it.
 
@@ -42,11 +42,29 @@ class Event:
         return f"step {self.step} {self.kind} {way} {self.peer}, {self.nbytes} bytes"
 
 
-class Trace:
-    """The events of a run: `by_rank[r]` is rank r's list, in the order in which they happened."""
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something other than a message that a rank did: what a Reducer does, for example."""
 
-    def __init__(self, by_rank: Iterable[Iterable[Event]]):
+    rank: int
+    kind: str  # of a DDP: "forward", "output", "backward", "ready", "launch", "done", "finalize"
+    name: str  # of the parameter, if it is about one
+    bucket: int | None
+    nbytes: int
+    at: float = field(compare=False)  # seconds since the run began
+
+
+class Trace:
+    """The events of a run: `by_rank[r]` is rank r's list, in the order in which they happened.
+
+    `marks[r]` is what rank r has marked besides. Two traces are equal if their messages are.
+    """
+
+    def __init__(
+        self, by_rank: Iterable[Iterable[Event]], marks: Iterable[Iterable[Mark]] | None = None
+    ):
         self.by_rank = [list(events) for events in by_rank]
+        self.marks = [list(m) for m in marks] if marks is not None else [[] for _ in self.by_rank]
 
     @property
     def world_size(self) -> int:
@@ -108,25 +126,33 @@ class Trace:
         return sum(e.nbytes for e in events if e.kind == kind)
 
     def to_jsonl(self, path: str | Path) -> None:
-        """Write one JSON object per line: {"world_size": N}, then an event each, rank by rank."""
+        """Write one JSON object per line: {"world_size": N}, then an event or a mark each."""
         with open(path, "w", encoding="utf-8") as file:
             file.write(json.dumps({"world_size": self.world_size}) + "\n")
-            for events in self.by_rank:
+            for events in (*self.by_rank, *self.marks):
                 file.writelines(json.dumps(asdict(event)) + "\n" for event in events)
 
     @classmethod
     def from_jsonl(cls, path: str | Path) -> Trace:
         """Read what `to_jsonl` wrote."""
         with open(path, encoding="utf-8") as file:
-            by_rank: list[list[Event]] = [[] for _ in range(json.loads(next(file))["world_size"])]
+            world_size = json.loads(next(file))["world_size"]
+            by_rank: list[list[Event]] = [[] for _ in range(world_size)]
+            marks: list[list[Mark]] = [[] for _ in range(world_size)]
             for line in file:
                 fields = json.loads(line)
-                event = Event(**{**fields, "shape": tuple(fields["shape"])})
-                by_rank[event.rank].append(event)
-        return cls(by_rank)
+                if "at" in fields:
+                    marks[fields["rank"]].append(Mark(**fields))
+                else:
+                    event = Event(**{**fields, "shape": tuple(fields["shape"])})
+                    by_rank[event.rank].append(event)
+        return cls(by_rank, marks)
 
     def to_chrome(self, path: str | Path) -> None:
-        """Write Chrome's trace format (open it in ui.perfetto.dev): a track per rank and kind."""
+        """Write Chrome's trace format (open it in ui.perfetto.dev): a track per rank and kind.
+
+        Marks are instants; what is between the launch of a bucket and its end, a slice.
+        """
         slices = []
         free_at: dict[tuple[int, str], float] = {}  # a buffered send waits for those before it
         for e in self:
@@ -144,6 +170,10 @@ class Trace:
                     "args": {"bytes": e.nbytes, "dtype": e.dtype, "shape": e.shape, "step": e.step},
                 }
             )
+        tracks = ["send", "recv"]
+        if any(self.marks):
+            tracks += ["steps", "buckets"]
+            slices += [_chrome_mark(mark) for marks in self.marks for mark in marks]
         names = [
             {"name": "process_name", "ph": "M", "pid": r, "args": {"name": f"rank {r}"}}
             for r in range(self.world_size)
@@ -151,6 +181,14 @@ class Trace:
         names += [
             {"name": "thread_name", "ph": "M", "pid": r, "tid": tid, "args": {"name": kind}}
             for r in range(self.world_size)
-            for tid, kind in enumerate(("send", "recv"))
+            for tid, kind in enumerate(tracks)
         ]
         Path(path).write_text(json.dumps({"traceEvents": names + slices}), encoding="utf-8")
+
+
+def _chrome_mark(mark: Mark) -> dict[str, Any]:
+    common = {"cat": "mark", "ts": mark.at * 1e6, "pid": mark.rank, "args": {"bytes": mark.nbytes}}
+    if mark.kind in ("launch", "done"):  # buckets overlap each other, so no plain slices
+        phase = "b" if mark.kind == "launch" else "e"
+        return common | {"name": f"bucket {mark.bucket}", "ph": phase, "id": mark.bucket, "tid": 3}
+    return common | {"name": f"{mark.kind} {mark.name}".strip(), "ph": "i", "s": "t", "tid": 2}
