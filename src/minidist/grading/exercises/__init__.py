@@ -24,6 +24,7 @@ _NAMES = (
     "byte_counter",
     "shared_memory_race",
     "bug_hunt_collectives",
+    "no_sync",
 )
 EXERCISES: dict[str, Exercise] = {
     name: import_module(f"{__name__}.{name}").EXERCISE for name in _NAMES
