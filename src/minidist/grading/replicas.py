@@ -159,7 +159,11 @@ def play(
 
 
 def play_ddp(
-    build: Callable[[], nn.Module], script: Script, world_size: int, **options: Any
+    build: Callable[[], nn.Module],
+    script: Script,
+    world_size: int,
+    comm_hook: Callable[..., Any] | None = None,
+    **options: Any,
 ) -> list[list[dict[str, Any]]]:
     """Play `script` with PyTorch's DDP(module, **options): the notes of each rank."""
     store = dist.HashStore()
@@ -177,6 +181,8 @@ def play_ddp(
             group._register_backend(torch.device("cpu"), kind, gloo)
             module = build()
             replica = DistributedDataParallel(module, process_group=group, **options)
+            if comm_hook:
+                replica.register_comm_hook(group, comm_hook)
             script(replica, module, rank, notes[rank].append)
         except BaseException as error:
             problems.append(error)
@@ -245,6 +251,9 @@ def agreed(trial: Any, said: dict[str, Any]) -> Feedback | None:
     return Feedback(
         "The ranks do not call the same collectives: with torch.distributed this would hang.",
         came=said["disagreement"],
-        diagnosis="Every rank has to call the same collectives, in the same order and with the "
-        "same sizes, whatever this rank's own batch has used.",
+        diagnosis="A rank has come to the end without talking, as one does that decides only once "
+        "what to wait for, and not in every forward."
+        if "has come to the end" in said["disagreement"]
+        else "Every rank has to call the same collectives, in the same order and with the same "
+        "sizes, whatever this rank's own batch has used.",
     )

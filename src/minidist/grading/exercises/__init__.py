@@ -25,6 +25,8 @@ _NAMES = (
     "shared_memory_race",
     "bug_hunt_collectives",
     "no_sync",
+    "unused_parameters",
+    "fp16_compression",
 )
 EXERCISES: dict[str, Exercise] = {
     name: import_module(f"{__name__}.{name}").EXERCISE for name in _NAMES
