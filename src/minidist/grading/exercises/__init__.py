@@ -27,6 +27,7 @@ _NAMES = (
     "no_sync",
     "unused_parameters",
     "fp16_compression",
+    "reassigned_buffers",
 )
 EXERCISES: dict[str, Exercise] = {
     name: import_module(f"{__name__}.{name}").EXERCISE for name in _NAMES
