@@ -271,17 +271,22 @@ class Pair:
 
 
 class TwoHeads(nn.Module):
-    """Returns two outputs in a dataclass, a dict and a tuple, beside what is no tensor."""
+    """Returns two outputs, in a dict and a tuple beside what is no tensor, or in a dataclass.
 
-    def __init__(self, trunk: bool = True):
+    PyTorch's find_unused_parameters does not see into dataclasses when only a part is used.
+    """
+
+    def __init__(self, trunk: bool = True, as_dict: bool = False):
         super().__init__()
+        self.as_dict = as_dict
         self.trunk = nn.Linear(6, 6) if trunk else None
         self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 6)
 
     def inputs(self, rank: int, step: int) -> tuple[Tensor, ...]:
         return (numbers(rank, step, 4, 6),)
 
-    def forward(self, x: Tensor) -> Pair:
+    def forward(self, x: Tensor) -> Pair | dict:
         if self.trunk:
             x = self.trunk(x).tanh()
-        return Pair(self.one(x), {"second": (self.two(x), "a label")})
+        first, others = self.one(x), {"second": (self.two(x), "a label")}
+        return {"first": first, **others} if self.as_dict else Pair(first, others)

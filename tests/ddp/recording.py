@@ -25,11 +25,15 @@ class Recording(dist.ProcessGroup):
 
     def _note(self, name: str, tensors: list[Tensor]) -> None:
         (tensor,) = tensors
+        if tensor.is_complex():  # as torch.distributed's Python half does, and its C++ half does not
+            tensor = torch.view_as_real(tensor)
         # How many entries a sparse gradient has depends on the data: its shape is enough.
         shape = [*tensor.shape] if tensor.is_sparse else [tensor.numel()]
         self.calls.append((name, shape, str(tensor.dtype).removeprefix("torch.")))
 
-    def allreduce(self, tensors: list[Tensor], opts: Any) -> Any:
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        if isinstance(tensors, Tensor):  # PyTorch's Join does so
+            tensors, opts = [tensors], dist.AllreduceOptions()
         self._note("all_reduce", tensors)
         return self._gloo.allreduce(tensors, opts)
 
