@@ -126,7 +126,6 @@ def train(
 
 CASES: dict[str, Callable[[Trail], None]] = {}
 SMALL = {"bucket_cap_mb": 0.001}  # 1048 bytes
-NO_COLLECTIVES: set[str] = set()
 
 
 def case(name: str) -> Callable[[Callable[[Trail], None]], Callable[[Trail], None]]:
@@ -169,12 +168,16 @@ trained("out of order, small buckets", models.OutOfOrder, **SMALL)
 trained("float16", models.HalfMlp, **SMALL)
 trained("bfloat16", models.BrainMlp, gradient_as_bucket_view=True)
 trained("float64", models.DoubleMlp, gradient_as_bucket_view=True, **SMALL)
-trained(
-    "create_graph",
-    models.Mlp,
-    backward=lambda loss: loss.backward(create_graph=True),
-    **SMALL,
-)
+
+
+@case("create_graph")
+def _(trail: Trail) -> None:
+    """PyTorch's DDP raises: it copies into a gradient that has a graph. So it goes without."""
+
+    def backward(loss: Tensor) -> None:
+        loss.backward(create_graph=trail.ours)
+
+    train(trail, models.Mlp(), backward=backward, **SMALL)
 
 
 @case("no synchronisation at the start")
@@ -203,6 +206,8 @@ def _(trail: Trail) -> None:
 
 # Models
 
+trained("static graph, find unused", models.Mlp, static_graph=True, find_unused_parameters=True)
+trained("static graph, views", models.Mlp, static_graph=True, gradient_as_bucket_view=True, **SMALL)
 trained("conv", models.ConvNet)
 trained("conv, small buckets, views", models.ConvNet, gradient_as_bucket_view=True, **SMALL)
 trained("conv, buffers not kept", models.ConvNet, forward_sync_buffers=False)
@@ -348,6 +353,12 @@ def _(trail: Trail) -> None:
 
 
 trained(
+    "both outputs in a dataclass, find unused",
+    models.TwoHeads,
+    loss=lambda output: square(output.first) + square(output.others["second"][0]),
+    find_unused_parameters=True,
+)
+trained(
     "both outputs, static graph",
     functools.partial(models.TwoHeads, as_dict=True),
     loss=lambda output: square(output["first"]) + square(output["second"][0]),
@@ -430,8 +441,12 @@ for _name, _mine, _torchs in (
 ):
     hooked(f"{_name}, ours", both(_mine), both(_torchs), **SMALL)
     hooked(f"{_name}, PyTorch's on our buckets", both(_torchs), both(_torchs), **SMALL)
-hooked("fp16, views", both(mini.fp16_compress_hook), both(default_hooks.fp16_compress_hook),
-       gradient_as_bucket_view=True)
+hooked(
+    "fp16, views",
+    both(mini.fp16_compress_hook),
+    both(default_hooks.fp16_compress_hook),
+    gradient_as_bucket_view=True,
+)
 # One bucket: with more, its callbacks on gloo's two threads may wait for each other for ever.
 hooked("PowerSGD", power_sgd, power_sgd, steps=6)
 for _name, _hook in (
@@ -440,12 +455,26 @@ for _name, _hook in (
     ("another buffer", another_buffer),
 ):
     hooked(_name, both(_hook), both(_hook), **SMALL)
-hooked("another buffer, views", both(another_buffer), both(another_buffer),
-       gradient_as_bucket_view=True, **SMALL)
-hooked("allreduce, unused", both(mini.allreduce_hook), both(default_hooks.allreduce_hook),
-       make=functools.partial(models.Branches, USES["in turn"]), find_unused_parameters=True)
-hooked("allreduce, static graph", both(mini.allreduce_hook), both(default_hooks.allreduce_hook),
-       static_graph=True)
+hooked(
+    "another buffer, views",
+    both(another_buffer),
+    both(another_buffer),
+    gradient_as_bucket_view=True,
+    **SMALL,
+)
+hooked(
+    "allreduce, unused",
+    both(mini.allreduce_hook),
+    both(default_hooks.allreduce_hook),
+    make=functools.partial(models.Branches, USES["in turn"]),
+    find_unused_parameters=True,
+)
+hooked(
+    "allreduce, static graph",
+    both(mini.allreduce_hook),
+    both(default_hooks.allreduce_hook),
+    static_graph=True,
+)
 
 
 def sum_later(state: dist.ProcessGroup, buffers: dict[str, Tensor]) -> list[Any]:
@@ -481,7 +510,12 @@ buffer_hooked("buffer hook after the forward", sum_later, after=True)
 
 
 def uneven(
-    trail: Trail, net: nn.Module, setup: Any = None, steps: Any = None, sync: Any = None, **given: Any
+    trail: Trail,
+    net: nn.Module,
+    setup: Any = None,
+    steps: Any = None,
+    sync: Any = None,
+    **given: Any,
 ) -> None:
     """Rank r has r more batches than rank 0 (or steps(r))."""
     join = {name: given.pop(name) for name in [*given] if name in JOIN_OPTIONS}
@@ -559,33 +593,93 @@ def _(trail: Trail) -> None:
 # Comparing
 
 
-def compare_all(mesh: Any, names: list[str] | None = None) -> dict[str, dict[str, Any]]:
-    """Per case, what this rank found: see `compare`."""
+def compare_all(mesh: Any) -> dict[str, dict[str, Any]]:
+    """Per case, what this rank found: see `compare`. With four ranks, some in two groups, too."""
     import recording  # noqa: F401
 
     warnings.simplefilter("ignore")
     group = dist.new_group(backend="recording")
-    return {name: compare(CASES[name], group) for name in names or CASES}
+    found = {name: compare(fn, group) for name, fn in CASES.items()}
+    if mesh.world_size == 4:
+        evens, odds = (dist.new_group(ranks, backend="recording") for ranks in ([0, 2], [1, 3]))
+        for name in IN_SUBGROUPS:
+            mine = odds if mesh.rank % 2 else evens
+            found[f"in two groups: {name}"] = compare(CASES[name], mine)
+    return found
+
+
+IN_SUBGROUPS = ("conv, no_sync", "unused in turn", "join: rank 0 last", "hook: fp16, ours")
 
 
 def compare(fn: Callable[[Trail], None], group: Any) -> dict[str, Any]:
     """Run a case under both. What differs, and what both came to."""
     trails, calls = [], []
     for kind in (mini.DistributedDataParallel, TorchDDP):
-        torch.manual_seed(100 + dist.get_rank())
         group.calls.clear()
-        trail = Trail(kind, group)
-        fn(trail)
-        trails.append(trail)
+        trails.append(run_case(fn, kind, group))
         calls.append([*group.calls])
     ours, theirs = trails
     return {
         "differences": differences(ours.notes, theirs.notes),
+        "notes": len(ours.notes),
         "layouts": (ours.layout(), theirs.layout()),
         "calls": calls,
-        "notes": len(ours.notes),
         "gradients": digests(ours.notes),
     }
+
+
+def run_case(fn: Callable[[Trail], None], kind: type, group: Any) -> Trail:
+    torch.manual_seed(100 + dist.get_rank())  # every rank has a model of its own
+    trail = Trail(kind, group)
+    fn(trail)
+    return trail
+
+
+AT_ALL_CORNERS = (
+    "conv",
+    "transformer, small buckets",
+    "views, small buckets",
+    "static graph, small buckets",
+    "unused in turn",
+    "conv, no_sync",
+    "bfloat16",
+    "complex",
+    "sparse",
+    "hook: fp16, ours",
+    "buffer hook after the forward",
+    "join: buffers",
+    "join: divided by those that remain",
+    "join: find unused",
+)
+
+
+def corners(mesh: Any) -> dict[str, list[str]]:
+    """Per case, what differs at the other three corners from ours on the default group."""
+    warnings.simplefilter("ignore")
+    gloo = dist.new_group(backend="gloo")
+    found = {}
+    for name in AT_ALL_CORNERS:
+        notes = [
+            run_case(CASES[name], kind, group).notes
+            for group in (dist.group.WORLD, gloo)
+            for kind in (mini.DistributedDataParallel, TorchDDP)
+        ]
+        found[name] = [d for other in notes[1:] for d in differences(notes[0], other)]
+    # gloo's two threads could not carry this one: see "hook: PowerSGD".
+    notes = [
+        run_case(power_sgd_in_buckets, kind, dist.group.WORLD).notes
+        for kind in (mini.DistributedDataParallel, TorchDDP)
+    ]
+    found["PowerSGD in several buckets"] = differences(*notes)
+    dist.destroy_process_group()
+    return found
+
+
+def power_sgd_in_buckets(trail: Trail) -> None:
+    def setup(trail: Trail, ddp: Any) -> None:
+        ddp.register_comm_hook(*power_sgd(trail.group))
+
+    train(trail, models.Mlp(), steps=6, setup=setup, **SMALL)
 
 
 def differences(ours: list, theirs: list) -> list[str]:

@@ -25,7 +25,9 @@ class Recording(dist.ProcessGroup):
 
     def _note(self, name: str, tensors: list[Tensor]) -> None:
         (tensor,) = tensors
-        if tensor.is_complex():  # as torch.distributed's Python half does, and its C++ half does not
+        if (
+            tensor.is_complex()
+        ):  # as torch.distributed's Python half does, and its C++ half does not
             tensor = torch.view_as_real(tensor)
         # How many entries a sparse gradient has depends on the data: its shape is enough.
         shape = [*tensor.shape] if tensor.is_sparse else [tensor.numel()]

@@ -124,7 +124,9 @@ class Bucket:
         # As of an embedding: its indices say which rows, and the values are whole rows.
         no_rows = torch.empty(1, 0, dtype=torch.int64, device=parameter.device)
         values = torch.empty_like(parameter[:0])
-        return torch.sparse_coo_tensor(no_rows, values, parameter.shape, is_coalesced=True)
+        return torch.sparse_coo_tensor(
+            no_rows, values, parameter.shape, is_coalesced=True, check_invariants=True
+        )
 
     def views_of(self, flat: Tensor) -> list[Tensor]:
         """The gradients in a flat tensor of this bucket's size, each in its parameter's strides."""
