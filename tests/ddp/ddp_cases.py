@@ -166,6 +166,8 @@ trained(
 trained("zeroed in place", models.Mlp, set_to_none=False, **SMALL)
 trained("out of order", models.OutOfOrder)
 trained("out of order, small buckets", models.OutOfOrder, **SMALL)
+trained("another order on each rank", models.OrderOfRank, **SMALL)
+trained("another order on each rank, views", models.OrderOfRank, gradient_as_bucket_view=True)
 trained("float16", models.HalfMlp, **SMALL)
 trained("bfloat16", models.BrainMlp, gradient_as_bucket_view=True)
 trained("float64", models.DoubleMlp, gradient_as_bucket_view=True, **SMALL)
