@@ -99,7 +99,7 @@ class Reducer:
         self.marked: set[int] = set()
         self.unused_are_marked = False
         self.hooks_to_come = self.hook_counts.copy()
-        self.ready_order.clear()
+        self.ready_order.clear()  # that of a backward pass which was not completed
         for bucket in self.buckets:
             bucket.pending = len(bucket.indices)
         if self.find_unused_parameters:
