@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.utils.checkpoint import checkpoint
 
-from minidist.ddp import DDPError
 from minidist.ddp import DistributedDataParallel as OurDDP
 
 
@@ -55,18 +54,12 @@ def loss_of(output: Tensor) -> Tensor:
     return output.square().sum()
 
 
-# Programs after which the ranks have different gradients, without a word from PyTorch
+# Programs after which the ranks have different gradients or parameters, without a word
 
 
 def unused_parameter(DDP, group, rank):
     ddp = DDP(Net(), process_group=group)
     loss_of(ddp(batch(rank), skip=True)).backward()
-    return ddp
-
-
-def unused_parameter_of_one_rank(DDP, group, rank):
-    ddp = DDP(Net(), process_group=group)
-    loss_of(ddp(batch(rank), skip=rank == 1)).backward()
     return ddp
 
 
@@ -174,9 +167,8 @@ def unused_in_an_object(DDP, group, rank):
 
 def step_after_an_exception(DDP, group, rank):
     ddp = DDP(Net(), process_group=group)
-    loss = loss_of(Explodes.apply(ddp.module.first.weight, ddp(batch(rank)), ddp.module.first.bias))
     with contextlib.suppress(ZeroDivisionError):
-        loss.backward()
+        loss_of(ddp(Explodes.apply(batch(rank).requires_grad_()))).backward()
     torch.optim.SGD(ddp.parameters(), 0.1).step()
     return ddp
 
@@ -211,12 +203,13 @@ SILENT = {  # program: the class of our error, and what it says
 
 
 def outcome(program, DDP, group, rank) -> tuple[str, str] | list[Tensor]:
-    """The error, if it raised; else the gradients."""
+    """The error, if it raised; else the gradients and parameters."""
     try:
         ddp = program(DDP, group, rank)
     except Exception as error:
         return type(error).__name__, str(error)
-    return [p.grad for p in ddp.module.parameters() if p.grad is not None]
+    parameters = list(ddp.module.parameters())
+    return [p.grad for p in parameters if p.grad is not None] + [p.detach() for p in parameters]
 
 
 def silent_failures(mesh):
@@ -235,10 +228,10 @@ def silent_failures(mesh):
 
 
 class Explodes(torch.autograd.Function):
-    """An error in the backward pass of what is not a parameter, after the gradients of some."""
+    """An error in the backward pass."""
 
     @staticmethod
-    def forward(ctx, first, x, last):
+    def forward(ctx, x):
         return x.clone()
 
     @staticmethod
@@ -564,7 +557,7 @@ def exception_before_any_gradient(DDP, group, rank):
     ddp = DDP(Net(), process_group=group)
     for _ in range(2):
         with contextlib.suppress(ZeroDivisionError):
-            loss_of(Explodes.apply(None, ddp(batch(rank)), None)).backward()
+            loss_of(Explodes.apply(ddp(batch(rank)))).backward()
         loss_of(ddp(batch(rank))).backward()
     return ddp
 
