@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import types
-import weakref
 from datetime import timedelta
 
 import torch
@@ -562,6 +560,26 @@ def exception_before_any_gradient(DDP, group, rank):
     return ddp
 
 
+def exception_after_some_buckets(DDP, group, rank):
+    """On all ranks: the buckets on their way arrive, and are forgotten. PyTorch's refuses to go on
+    while they are, so its run has no exceptions here."""
+    ddp = DDP(Net(), process_group=group, bucket_cap_mb=1e-6)
+    for step in range(4):
+        if DDP is OurDDP:
+            handle = ddp.module.first.weight.register_hook(lambda gradient: 1 / 0)
+            with contextlib.suppress(ZeroDivisionError):
+                loss_of(ddp(batch(rank))).backward()
+            handle.remove()
+            ddp.zero_grad()
+        if step == 2:
+            with ddp.no_sync():
+                loss_of(ddp(batch(rank))).backward()
+        loss_of(ddp(batch(rank))).backward()
+        if step < 3:
+            ddp.zero_grad()
+    return ddp
+
+
 def all_inputs(DDP, group, rank):
     ddp = DDP(Net(), process_group=group)
     for _ in range(3):
@@ -651,6 +669,25 @@ def frozen_ones_come_and_go(DDP, group, rank):
     return ddp
 
 
+def unused_parameters_found_but_not_in_an_object(DDP, group, rank):
+    """PyTorch's finds nothing in it, and takes all for unused."""
+    options = {} if DDP is TorchDDP else {"find_unused_parameters": True}
+    ddp = DDP(InObject(), process_group=group, **options)
+    loss_of(ddp(batch(rank)).y).backward()
+    return ddp
+
+
+def dropped_before_backward(DDP, group, rank):
+    """The graph keeps the Reducer; PyTorch's goes, and nobody averages."""
+    net = Net()
+    ddp = DDP(net, process_group=group)
+    loss = loss_of(ddp(batch(rank)))
+    if DDP is OurDDP:
+        del ddp
+    loss.backward()
+    return types.SimpleNamespace(module=net)
+
+
 LAWFUL = [
     plain,
     two_forwards_one_backward,
@@ -683,6 +720,7 @@ LAWFUL = [
     checkpointed_reentrant_static,
     ddp_itself_checkpointed,
     exception_before_any_gradient,
+    exception_after_some_buckets,
     all_inputs,
     inputs_in_two_parts,
     wrapped_again,
@@ -692,7 +730,10 @@ LAWFUL = [
     ignored_outputs_static_graph,
     module_of_no_sync,
     frozen_ones_come_and_go,
+    unused_parameters_found_but_not_in_an_object,
+    dropped_before_backward,
 ]
+OTHER_BUCKETS = (static_graph_with_no_sync, ignored_outputs_static_graph)  # than PyTorch's, in time
 
 
 def lawful_programs(mesh):
@@ -704,3 +745,172 @@ def lawful_programs(mesh):
         )
         for program in LAWFUL
     }
+
+
+# What remains
+
+
+class Root(nn.Module):
+    """A parameter and a buffer at the root, whose names have no dot."""
+
+    def __init__(self, rank: int):
+        super().__init__()
+        self.own = nn.Parameter(torch.full((4,), float(rank)))
+        self.mine = nn.Buffer(torch.full((4,), float(rank)))
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * self.own + self.mine
+
+
+def ignored_at_the_root(mesh):
+    """Per class: the ignored gradient, its value before and after a step, the ignored buffer."""
+    out = []
+    for DDP in (OurDDP, TorchDDP):
+        net = Root(mesh.rank)
+        net._ddp_params_and_buffers_to_ignore = ["own", "mine"]
+        ddp = DDP(net)
+        for _ in range(3):
+            ddp.zero_grad()
+            loss_of(ddp(batch(mesh.rank))).backward()
+        alone = Root(mesh.rank)
+        alone.load_state_dict(net.state_dict())
+        loss_of(alone(batch(mesh.rank))).backward()
+        out.append(
+            {
+                "gradient is this rank's alone": torch.equal(net.own.grad, alone.own.grad),
+                "parameter is this rank's": net.own[0].item() == mesh.rank,
+                "buffer is this rank's": net.mine[0].item() == mesh.rank,
+                "layer": net.layer.weight.grad,
+            }
+        )
+        if DDP is OurDDP:  # and the end of the training is not disturbed by it
+            with ddp.join():
+                loss_of(ddp(batch(mesh.rank))).backward()
+            out[0]["parameter is this rank's"] &= net.own[0].item() == mesh.rank
+    return out
+
+
+def static_graph_and_no_sync_in_pytorch(mesh):
+    """What PyTorch's does with it in a window before any step."""
+
+    def program(DDP, group, rank):
+        ddp = DDP(Net(), process_group=group, static_graph=True)
+        with ddp.no_sync():
+            loss_of(ddp(batch(rank))).backward()
+        loss_of(ddp(batch(rank))).backward()
+        return ddp
+
+    return outcome(program, OurDDP, None, mesh.rank), outcome(program, TorchDDP, None, mesh.rank)
+
+
+def nothing_is_kept(mesh):
+    """Names of what is still alive although nobody needs it any more."""
+    alive = []
+
+    def check(name, *references):
+        if any(reference() is not None for reference in references):
+            alive.append(name)
+
+    gc.collect()
+    gc.disable()
+    ddp = OurDDP(Net())
+
+    class Mark(torch.autograd.Function):
+        """A node of the graph that holds an object, to see the graph go."""
+
+        @staticmethod
+        def forward(ctx, x):
+            ctx.thing = thing = types.SimpleNamespace()
+            marks.append(weakref.ref(thing))
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    marks = []
+    x = batch(mesh.rank).requires_grad_()
+    for _ in range(20):
+        ddp(Mark.apply(x))
+    check("graphs of forwards without backward", *marks)
+    if len(ddp.reducer.guard._outputs):
+        alive.append("marks of outputs")
+    marks.clear()
+    for _ in range(3):
+        output = ddp(Mark.apply(x))
+        (slope,) = torch.autograd.grad(output.sum(), x, create_graph=True)
+        (loss_of(output) + loss_of(slope)).backward()
+    del output, slope
+    x.grad = None
+    check("graphs of backward passes", *marks)
+    marks.clear()
+    with contextlib.suppress(ZeroDivisionError):
+        ddp(Mark.apply(Explodes.apply(x))).sum().backward()
+    ddp(x)
+    check("the graph of a broken backward pass", *marks)
+    with ddp.no_sync():
+        ddp(Mark.apply(x)).sum().backward()
+    check("graphs of no_sync", *marks)
+    net, reducer, flat = ddp.module, weakref.ref(ddp.reducer), weakref.ref(ddp.reducer.buckets[0])
+    it = weakref.ref(ddp)
+    for _ in range(3):
+        loss_of(ddp(batch(mesh.rank))).backward()
+    del ddp
+    check("a DDP that was dropped", it, reducer, flat)
+    loss_of(net(batch(mesh.rank))).backward()  # its hooks do no harm
+    groups = len(dist.distributed_c10d._world.pg_map)
+    for _ in range(3):
+        OurDDP(net)
+    if len(dist.distributed_c10d._world.pg_map) != groups:
+        alive.append("process groups")
+    gc.enable()
+    return alive
+
+
+def refused(mesh):
+    """Per argument of PyTorch's that ours has not, and per module that it cannot train: the error."""
+    out = {}
+    for name, value in {
+        "device_ids": [0],
+        "output_device": 0,
+        "dim": 1,
+        "check_reduction": True,
+        "delay_all_reduce_named_params": [("first.weight", None)],
+        "param_to_hook_all_reduce": nn.Parameter(torch.zeros(1)),
+        "mixed_precision": object(),
+        "skip_all_reduce_unused_params": True,
+        "batched_grad_copy": True,
+    }.items():
+        out[name] = outcome(lambda D, g, r, o={name: value}: D(Net(), **o), OurDDP, None, 0)
+
+    def in_backward(DDP, group, rank):
+        from torch.distributed.optim import _apply_optimizer_in_backward
+
+        net = Net()
+        _apply_optimizer_in_backward(torch.optim.SGD, net.parameters(), {"lr": 0.1})
+        return DDP(net)
+
+    out["in backward"] = outcome(in_backward, OurDDP, None, 0)
+    out["frozen"] = outcome(lambda D, g, r: D(Net().requires_grad_(False)), OurDDP, None, 0)
+    out["lazy"] = outcome(lambda D, g, r: D(nn.LazyLinear(4)), OurDDP, None, 0)
+    return out
+
+
+def step_of_another_optimizer(mesh):
+    """With a DDP alive, an optimizer of something else does what it did without."""
+    ddp = OurDDP(TwoHeads())
+    one, _two = ddp(batch(mesh.rank))
+    loss_of(one).backward()  # half of a reduction
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(net(batch(0)) - 1)
+        loss.backward()
+        return loss
+
+    before = closure().item()
+    optimizer.step(closure)
+    return before, closure().item()

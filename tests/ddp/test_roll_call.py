@@ -41,7 +41,7 @@ def test_all_ranks_hear_that_one_does_something_else(program, world_size, backen
         if one:
             assert_says(ours, *one, world_size=world_size)
     theirs = [theirs for _, theirs in results if theirs]
-    assert len(theirs) == (world_size if (world_size, backend) == (2, "gloo") else 0)
+    assert bool(theirs) == (backend == "gloo" and world_size == 2 and program in cases.HANGS)
     if theirs:  # one rank of PyTorch's, at least, waits until the time of its group is over
         assert any("imed out" in text for _, text in theirs), theirs
     for _, text in theirs:

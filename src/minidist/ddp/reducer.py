@@ -120,7 +120,8 @@ class Reducer:
         self.hooks_to_come = self.hook_counts.copy()
         for bucket in self.buckets:
             bucket.pending = len(bucket.indices)
-        if self.find_unused_parameters and outputs:  # in an object of an unknown class, it sees none
+        # Without outputs, they are in an object of an unknown class: nobody can search there.
+        if self.find_unused_parameters and outputs:
             seen = reachable([tensor.grad_fn for tensor in outputs])
             self.unused = [i for i, node in enumerate(self.accumulators) if node not in seen]
             if not self.unused and not self.has_warned:

@@ -10,11 +10,12 @@ for the others' gradients.
 from __future__ import annotations
 
 import itertools
+import re
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -30,11 +31,11 @@ DOES = (
     "lacks gradients at the end of a backward pass",
     "has left a backward pass by an exception",
 )
-# All groups of one set of ranks: the one for their roll calls, and numbers for who uses it. It is
-# never destroyed: ranks would do that at different times, and the next one would find the remains.
-_sides: WeakKeyDictionary[dist.ProcessGroup, tuple[dist.ProcessGroup, Iterator[int]]] = (
-    WeakKeyDictionary()
-)
+# Per process group the one for its roll calls, and numbers for who uses it. It is never destroyed
+# (ranks would do that at different times, and the next one would find the remains), but by
+# destroy_process_group(), for which nobody here may hold it.
+Side = tuple[weakref.ref[dist.ProcessGroup], Iterator[int]]
+_sides: weakref.WeakKeyDictionary[dist.ProcessGroup, Side] = weakref.WeakKeyDictionary()
 
 
 class RollCall:
@@ -55,23 +56,28 @@ class RollCall:
         """
         if self.off:
             return
+        side = self._side()
+        if side is None:
+            raise RanksDisagree(f"rank {self.rank} {DOES[what]} after destroy_process_group()")
         said = [torch.tensor([what, detail]) for _ in range(self.world_size)]
         others = [peer for peer in range(self.world_size) if peer != self.rank]
         waits: list[tuple[int, Any]] = []
         absent: dict[int, str] = {}
         for peer in others:
-            place = {"group": self._side, "tag": self._tag}
+            place = {"group": side, "tag": self._tag}
             try:
                 waits.append((peer, dist.isend(said[self.rank], group_dst=peer, **place)))
                 waits.append((peer, dist.irecv(said[peer], group_src=peer, **place)))
             except RuntimeError as error:  # its process has ended
-                absent[peer] = _first_line(error)
+                absent[peer] = _first_sentence(error)
         deadline = time.monotonic() + self.timeout_s
         for peer, wait in waits:
             try:
                 wait.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
             except RuntimeError as error:
-                absent[peer] = _first_line(error)
+                late = time.monotonic() >= deadline
+                why = f"not within {self.timeout_s:g} s" if late else _first_sentence(error)
+                absent.setdefault(peer, why)
         if absent:
             raise RanksDisagree(self._absent(what, absent))
         if any(not torch.equal(one, said[0]) for one in said):
@@ -80,11 +86,12 @@ class RollCall:
     def _absent(self, mine: int, absent: dict[int, str]) -> str:
         who = _ranks(sorted(absent))
         return (
-            f"rank {self.rank} {DOES[mine]}, but {who} did not come within {self.timeout_s:g} s "
+            f"rank {self.rank} {DOES[mine]}, but {who} did not come "
             f"({next(iter(absent.values()))}). If {who} failed, see the error there. Did it stop "
             "early, with fewer batches? Wrap the loop in `with ddp.join():`, or give all ranks as "
             f"many. Does only rank {self.rank} evaluate? Call ddp.module there, which needs no "
-            "other rank. Is it only slow? Pass DDP a larger rank_timeout_s."
+            "other rank. Is it only slow? Pass DDP a larger rank_timeout_s "
+            f"than {self.timeout_s:g}."
         )
 
     def gather(self, value: Any) -> list[Any]:
@@ -93,11 +100,13 @@ class RollCall:
             return [value]
         self.call(WRAPS)  # which names who is missing
         values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value, group=self._side)
+        dist.all_gather_object(values, value, group=self._side())
         return values
 
 
-def _side_of(group: dist.ProcessGroup, timeout_s: float) -> tuple[dist.ProcessGroup, Iterator[int]]:
+def _side_of(
+    group: dist.ProcessGroup, timeout_s: float
+) -> tuple[weakref.ref[dist.ProcessGroup], Iterator[int]]:
     if group not in _sides:
         try:
             side = dist.new_group(
@@ -109,9 +118,9 @@ def _side_of(group: dist.ProcessGroup, timeout_s: float) -> tuple[dist.ProcessGr
         except RuntimeError as error:
             raise RanksDisagree(
                 f"not all ranks of the process group wrapped a module within {timeout_s:g} s: "
-                f"{_first_line(error)}"
+                f"{_first_sentence(error)}"
             ) from error
-        _sides[group] = side, itertools.count()
+        _sides[group] = weakref.ref(side), itertools.count()
     return _sides[group]
 
 
@@ -136,8 +145,8 @@ def _differing(said: Sequence[Sequence[int]]) -> str:
     return f"{', but '.join(groups)}. {advice}"
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+def _first_sentence(error: Exception) -> str:
+    return re.sub(r"^\[[^]]*\] ", "", str(error).strip()).splitlines()[0].split(". ")[0]
 
 
 def _ranks(ranks: Sequence[int]) -> str:
