@@ -592,7 +592,7 @@ def all_inputs(DDP, group, rank):
 def inputs_in_two_parts(DDP, group, rank):
     ddp = DDP(Net(), process_group=group)
     for _ in range(2):
-        loss = loss_of(ddp(batch(rank)))
+        loss = ddp(batch(rank)).sum()  # which does not keep the output, as a square would
         loss.backward(inputs=list(ddp.module.second.parameters()), retain_graph=True)
         loss.backward(inputs=list(ddp.module.first.parameters()))
     return ddp
