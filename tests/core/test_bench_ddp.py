@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from minidist import bench, cli, ddp, run
 from minidist.bench import ddp as bench_ddp
-from minidist.bench import sweep as bench_sweep
+from minidist.bench.sweep import Point, fit
 from minidist.cost import ring_allreduce_cost
+from minidist.overlap import BucketTimes, Step
 
 K, M = bench.K, bench.M
 GLOO, SHARED_MEMORY = bench_ddp.BACKENDS
@@ -81,20 +82,13 @@ def test_contenders_take_turns_and_all_ranks_stop_together():
 
 
 def test_a_round_takes_as_long_as_its_slowest_rank_and_ratios_are_the_rounds():
+    step = Step(0, 0, 1, 1, (), (BucketTimes(0, 8, 2.0, 4.0),), 3, 5)
+
     def rank(ours, theirs, wrong):
-        names = dict.fromkeys(bench_ddp.BACKENDS)
-        step = bench_ddp.Step(0, 0, 1, 1, (), (bench_ddp_bucket,), 3, 5)
-        return bench_ddp._Seen(
-            8,
-            {**dict.fromkeys(names, ours), bench_ddp.TORCH: theirs},
-            dict.fromkeys(names, wrong),
-            dict.fromkeys(names, [step]),
-            [0.25],
-        )
+        times = {GLOO: ours, SHARED_MEMORY: ours, bench_ddp.TORCH: theirs}
+        both = {GLOO: wrong, SHARED_MEMORY: wrong}
+        return bench_ddp._Seen(8, times, both, {GLOO: [step], SHARED_MEMORY: [step]}, [0.25])
 
-    from minidist.overlap import BucketTimes
-
-    bench_ddp_bucket = BucketTimes(0, 8, 2.0, 4.0)
     ranks = [rank([1.0, 4.0, 9.0], [2.0, 2.0, 2.0], 0), rank([3.0, 2.0, 1.0], [1.0, 8.0, 1.0], 2)]
     first, _ = bench_ddp._rows(2, 32, ranks)
     assert (first.seconds, first.torch_seconds) == (4.0, 2.0)  # of 3, 4, 9 and of 2, 8, 2
@@ -133,15 +127,15 @@ def test_pytorchs_overlap_is_read_from_its_clock():
 def test_the_fit_finds_the_network(world_size, alpha, beta):
     sizes = (4 * K, 64 * K, M, 25 * M)
     times = {n: ring_allreduce_cost(world_size, n).time(alpha, beta) for n in sizes}
-    found = bench_sweep.fit(world_size, times)
+    found = fit(world_size, times)
     assert found == (pytest.approx(alpha, rel=1e-3), pytest.approx(beta, rel=1e-3))
 
 
 def test_the_fit_is_never_negative():
-    assert bench_sweep.fit(1, {4: 0.0, 8: 0.0}) == (0.0, 0.0)
-    alpha, beta = bench_sweep.fit(2, {1000: 3.0, 2000: 2.0})  # less for more
+    assert fit(1, {4: 0.0, 8: 0.0}) == (0.0, 0.0)
+    alpha, beta = fit(2, {1000: 3.0, 2000: 2.0})  # less for more
     assert alpha > 0 and beta == 0
-    alpha, beta = bench_sweep.fit(2, {1000: 1.0, 2000: 3.0})  # more than twice for twice
+    alpha, beta = fit(2, {1000: 1.0, 2000: 3.0})  # more than twice for twice
     assert alpha == 0 and beta > 0
 
 
@@ -183,7 +177,7 @@ def test_a_line():
 
 
 def test_the_figure():
-    points = tuple(bench_sweep.Point(c, 1, 1e-2, (8e-3, 2e-2), 9e-3) for c in (K, M))
+    points = tuple(Point(c, 1, 1e-2, (8e-3, 2e-2), 9e-3) for c in (K, M))
     swept = bench.Sweep(2, 5 * M, 32, 4, 1e-4, 1e-9, points, 2 * K, 8e-3)
     rows = [row(), row(backend=SHARED_MEMORY), row(batch=1)]
     ratios, curve = bench.ddp_figure(rows, swept).axes
@@ -220,8 +214,7 @@ def test_wrong_gradients_are_an_exit_code(monkeypatch, capsys):
             )
 
     monkeypatch.setattr(bench_ddp, "DistributedDataParallel", Forgetful)
-    rows = [r.wrong for r in _in_this_process(monkeypatch)]
-    assert rows == [40, 40]
+    assert all(r.wrong > 10 for r in _in_this_process(monkeypatch))
     monkeypatch.setattr(bench, "bench_ddp", lambda *_: iter([row(wrong=40)]))
     assert cli.main(["bench", "ddp", "--caps"]) == 1
     assert capsys.readouterr().out.rstrip().endswith("40 WRONG GRADIENTS, see above.")
