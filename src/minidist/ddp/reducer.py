@@ -98,6 +98,7 @@ class Reducer:
         self.marked: set[int] = set()
         self.unused_are_marked = False
         self.hooks_to_come = self.hook_counts.copy()
+        self.ready_order.clear()
         for bucket in self.buckets:
             bucket.pending = len(bucket.indices)
         if self.find_unused_parameters:
@@ -135,6 +136,8 @@ class Reducer:
                 return
             if self.hooks_to_come[index] < 0:
                 raise GraphChanged(self.guard.graph_changed(index))
+        if self.should_rebuild:
+            self.ready_order.append(index)
         self.mark_variable_ready(index)
 
     def mark_variable_ready(self, index: int) -> None:
@@ -142,8 +145,6 @@ class Reducer:
         if index in self.marked:
             raise NotSynchronized(self.guard.marked_twice(index))
         self.marked.add(index)
-        if self.should_rebuild:
-            self.ready_order.append(index)
         bucket_index, place = self.locations[index]
         bucket = self.buckets[bucket_index]
         self._copy_into(bucket, place)
@@ -166,7 +167,7 @@ class Reducer:
         gradient = parameter.grad
         if bucket.sparse:
             if gradient is None:
-                gradient = torch.zeros_like(parameter.detach()).to_sparse()
+                gradient = bucket.zeros()
             bucket.flat = gradient if self.comm_hook else gradient.div_(self._divisor())
             return
         view = bucket.views[place]
@@ -240,6 +241,8 @@ class Reducer:
             self._count_of_users()  # it may not travel into the next iteration
             self.used_anywhere = None
             self.used.zero_()
+        if self.should_rebuild:
+            self.ready_order += self.unused  # which have no time of their own
         self.divisor = self.nonjoined = None
         if self.record:
             self.record("finalize", "", None, 0)
