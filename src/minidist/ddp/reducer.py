@@ -22,7 +22,7 @@ from minidist.ddp.buckets import Bucket, Reduction, compute_bucket_assignment_by
 from minidist.ddp.comm_hooks import GradBucket
 from minidist.ddp.errors import GraphChanged, NotSynchronized
 from minidist.ddp.guard import Guard
-from minidist.ddp.roll_call import RollCall
+from minidist.ddp.roll_call import BROKE_OFF, HAS_ALL, RollCall
 from minidist.ddp.unused import reachable
 
 queue_callback = torch.autograd.Variable._execution_engine.queue_callback
@@ -72,7 +72,8 @@ class Reducer:
         self.unused: list[int] = []  # parameters that this backward will not reach
         self.used = torch.zeros(len(parameters), dtype=torch.int32)  # on this rank, since last sync
         self.used_anywhere: Any = None  # the sum of `used` over all ranks, on its way
-        self.hook_counts: list[int] = [0] * len(parameters)  # static graph: in the first iteration
+        self.has_counted = not static_graph  # how often each parameter is used in an iteration
+        self.hook_counts: list[int] = [0] * len(parameters)
         self.wait_before_finalize: list[Any] = []  # futures of a buffer hook
         self.nonjoined: dist.Work | None = None  # how many ranks still have batches
         self.divisor: int | None = None
@@ -88,8 +89,24 @@ class Reducer:
     # Before a backward pass
 
     def prepare_for_forward(self) -> None:
-        self.guard.check_complete(at_step=True)
+        self.guard.check_complete()
         self.iteration += 1
+
+    def clear_away(self) -> None:
+        """Go on after an exception in a backward pass."""
+        if self.guard.broke_off:
+            self.guard.forget_broken_pass()
+            if self.expects_hooks:
+                self.abandon(BROKE_OFF)
+
+    def abandon(self, why: int) -> None:
+        """Give a backward pass up, as all ranks must; what has been sent arrives first."""
+        self.expects_hooks = False
+        self.roll_call.call(why, self.next_bucket)
+        for bucket in self.buckets[: self.next_bucket]:
+            bucket.reduction.wait()
+            bucket.reduction = None
+        self.used_anywhere = self.divisor = self.nonjoined = None
 
     def prepare_for_backward(self, outputs: Sequence[Tensor]) -> None:
         """Forget the last backward pass; with find_unused_parameters, see what this one reaches."""
@@ -97,11 +114,14 @@ class Reducer:
         self.next_bucket = 0
         self.marked: set[int] = set()
         self.unused_are_marked = False
+        if self._first_static_iteration:
+            self.hook_counts = [0] * len(self.parameters)
         self.hooks_to_come = self.hook_counts.copy()
         self.ready_order.clear()
         for bucket in self.buckets:
             bucket.pending = len(bucket.indices)
-        if self.find_unused_parameters:
+        # Without outputs, they are in an object of an unknown class: nobody can search there.
+        if self.find_unused_parameters and outputs:
             seen = reachable([tensor.grad_fn for tensor in outputs])
             self.unused = [i for i, node in enumerate(self.accumulators) if node not in seen]
             if not self.unused and not self.has_warned:
@@ -119,10 +139,9 @@ class Reducer:
         first_static = self._first_static_iteration
         if self.find_unused_parameters or first_static:
             self.used[index] |= self.parameters[index].grad is not None
+        self.guard.gradient(index, self.expects_hooks)
         if not self.expects_hooks:
-            self.guard.unexpected_gradient(index)
             return
-        self.guard.expected_gradient()
         if first_static:
             self.hook_counts[index] += 1  # how often it is used; all is reduced at the end
             return
@@ -225,7 +244,7 @@ class Reducer:
         self.expects_hooks = False
         if self.record:
             self.record("wait", "", None, 0)
-        self.roll_call.answer()  # before a wait that would have no end
+        self.roll_call.call(HAS_ALL)  # before a wait that would have no end
         with torch.no_grad():
             for bucket in self.buckets:
                 result = bucket.reduction.wait()
@@ -278,12 +297,13 @@ class Reducer:
 
     @property
     def _first_static_iteration(self) -> bool:
-        return self.static_graph and self.iteration == 0
+        return not self.has_counted
 
     def end_of_first_static_iteration(self) -> bool:
         """Reduce everything now, since nobody knew before how often each parameter is used."""
         if not (self._first_static_iteration and self.expects_hooks and any(self.hook_counts)):
             return False
+        self.has_counted = True
         self.all_reduce_used()
         self.unused = [i for i, count in enumerate(self.hook_counts) if not count]
         for index in range(len(self.parameters)):
