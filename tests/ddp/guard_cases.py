@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import types
+import weakref
 from datetime import timedelta
 
 import torch
@@ -733,7 +735,11 @@ LAWFUL = [
     unused_parameters_found_but_not_in_an_object,
     dropped_before_backward,
 ]
-OTHER_BUCKETS = (static_graph_with_no_sync, ignored_outputs_static_graph)  # than PyTorch's, in time
+OTHER_BUCKETS = (  # than PyTorch's, at that time: another order of addition
+    static_graph_with_no_sync,
+    ignored_outputs_static_graph,
+    exception_after_some_buckets,
+)
 
 
 def lawful_programs(mesh):
@@ -869,7 +875,7 @@ def nothing_is_kept(mesh):
 
 
 def refused(mesh):
-    """Per argument of PyTorch's that ours has not, and per module that it cannot train: the error."""
+    """What comes of arguments that ours has not, and of modules that it cannot train."""
     out = {}
     for name, value in {
         "device_ids": [0],

@@ -122,6 +122,7 @@ def ranks_disagree(mesh):
     with_torch = dist.get_backend() == "gloo" and mesh.world_size == 2
     out = {}
     for program, (module, *_) in DISAGREE.items():
+        dist.barrier()  # the last program has let ranks go at different times
         group, theirs = (dist.new_group(timeout=timedelta(seconds=TIMEOUT_S)) for _ in range(2))
         ours = OurDDP(module(), process_group=group, rank_timeout_s=TIMEOUT_S)
         torchs = None

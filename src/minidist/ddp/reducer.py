@@ -106,6 +106,7 @@ class Reducer:
         for bucket in self.buckets[: self.next_bucket]:
             bucket.reduction.wait()
             bucket.reduction = None
+        self.ready_order.clear()
         self.used_anywhere = self.divisor = self.nonjoined = None
 
     def prepare_for_backward(self, outputs: Sequence[Tensor]) -> None:
