@@ -98,7 +98,7 @@ def train(
     loss: Callable[[Any], Tensor] = square,
     set_to_none: bool = True,
     setup: Callable[[Trail, Any], object] | None = None,
-    optimizer: Any = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    optimizer: Any = None,
     backward: Callable[[Tensor], object] = Tensor.backward,
     **options: Any,
 ) -> None:
@@ -109,7 +109,8 @@ def train(
     ddp = trail.wrap(net, **options)
     if setup:
         setup(trail, ddp)
-    optimize = optimizer([p for p in net.parameters() if p.requires_grad])
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    optimize = (optimizer or torch.optim.SGD)(parameters, lr=0.1)
     in_sync = in_sync or (lambda step, part: part == micro - 1)
     for step in range(steps):
         optimize.zero_grad(set_to_none=set_to_none)
@@ -144,7 +145,7 @@ def trained(name: str, make: Callable[[], nn.Module], **options: Any) -> None:
 # Options
 
 trained("plain", models.Mlp)
-trained("Adam", models.Mlp, optimizer=torch.optim.Adam)
+trained("AdamW", models.Mlp, optimizer=torch.optim.AdamW)
 trained("cap, one weight", models.Mlp, **SMALL)
 trained("cap, overshot", models.Mlp, bucket_cap_mb=0.0015)
 trained("cap, the default given", models.Mlp, bucket_cap_mb=25)
@@ -697,6 +698,8 @@ def summary(tensor: Tensor | None) -> str:
     if tensor is None:
         return "None"
     flat = tensor.to_dense().reshape(-1)
+    if not flat.count_nonzero():
+        return "zeros"
     return f"{flat[:3].tolist()} {tensor.dtype} {[*tensor.shape]}"
 
 

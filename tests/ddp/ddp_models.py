@@ -1,4 +1,4 @@
-"""Small models, each awkward for data-parallel training in one way. A model makes its own inputs."""
+"""Small models, each awkward for data-parallel training in one way, and their inputs."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minidist.ddp.buckets import (
@@ -82,6 +82,7 @@ def test_the_table(tensors, limits, sparse, indices, buckets, their_limits):
     assert torchs(tensors, limits, sparse, indices) == (buckets, their_limits)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_random_tensors(data):
     dtypes = data.draw(st.sampled_from([[f32], [f32, f64], [f16, bf16, f32, f64]]))
@@ -104,10 +105,9 @@ def test_random_tensors(data):
     "tensors, limits", [([], [1]), (empty(f32, 1), []), ([torch.eye(2).to_sparse()], [1])]
 )
 def test_what_cannot_be_dealt(tensors, limits):
+    """PyTorch's refuses the same, but for no limits, where it reads what is not there."""
     with pytest.raises(ValueError, match=r"at least one tensor and one size limit|dense tensors"):
         assign(tensors, limits)
-    with pytest.raises(RuntimeError):
-        torchs(tensors, limits)
 
 
 def test_limits():
