@@ -827,8 +827,8 @@ def nothing_is_kept(mesh):
 
         @staticmethod
         def forward(ctx, x):
-            ctx.thing = thing = types.SimpleNamespace()
-            marks.append(weakref.ref(thing))
+            ctx.thing = {1}
+            marks.append(weakref.ref(ctx.thing))
             return x.clone()
 
         @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -94,11 +95,11 @@ class DistributedDataParallel(nn.Module, Joinable):
         rank_timeout_s: float = RANK_TIMEOUT_S,
         record: Callable[[str, str, int | None, int], object] | None = None,
     ):
-        given = locals()
+        given, parameters = locals(), inspect.signature(DistributedDataParallel).parameters
         super().__init__()
         Joinable.__init__(self)
         for name, advice in NOT_HERE.items():
-            if given[name]:
+            if given[name] is not parameters[name].default:  # device 0 is given, too
                 raise NotImplementedError(f"minidist's DDP has no {name}: {advice}")
 
         # 1. The process group
