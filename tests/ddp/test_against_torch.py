@@ -107,5 +107,4 @@ def test_all_four_corners(world_size):
     """{ours, PyTorch's} x {minidist, gloo}: our ring adds in the order in which gloo does."""
     run_of_corners = run(ddp_cases.corners, world_size, process_group="minidist", timeout=200)
     for verdicts in run_of_corners.results:
-        assert verdicts == {name: [] for name in verdicts}
-        assert len(verdicts) == len(ddp_cases.AT_ALL_CORNERS) + 1
+        assert verdicts == {name: [] for name in ddp_cases.AT_ALL_CORNERS}

@@ -251,7 +251,8 @@ class Reducer:
                 result = bucket.reduction.wait()
                 bucket.reduction = None
                 if bucket.sparse:
-                    bucket.parameters[0].grad = result
+                    if not self._unused_everywhere(bucket.indices[0]):
+                        bucket.parameters[0].grad = result
                 else:
                     self._give_back(bucket, result)
         for future in self.wait_before_finalize:
