@@ -39,7 +39,7 @@ def test_marks_show_that_buckets_leave_while_the_backward_pass_goes_on():
         for bucket, parameters in enumerate(reversed(layer)):
             expected += [("ready", name, bucket) for name in parameters]
             expected.append(("launch", "", bucket))
-        assert own == [*expected, ("finalize", "", None)]
+        assert own == [*expected, ("wait", "", None), ("finalize", "", None)]
         assert {nbytes for kind, *_, nbytes in marks if kind in ("launch", "done")} == {1088}
         for bucket in range(4):
             of_bucket = [kind for kind, _, b, _ in marks if b == bucket and kind != "ready"]
