@@ -1,0 +1,162 @@
+"""The laboratory: small trainings that run on ranks and say what a DDP did in them.
+
+Each works with PyTorch's DistributedDataParallel and with ours. A rank's `batch` is (inputs,
+labels); it is cut into as many parts as there are steps, and the loss is their cross entropy.
+Start them with run(..., inputs=batches, process_group="gloo"). The ranks start from different
+seeds, so that only what DDP does can make them agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.profiler import profile, record_function
+
+from minidist.collective_log import Call, CollectiveLog
+from minidist.ddp.ddp import DistributedDataParallel
+from minidist.mesh import Mesh
+
+Batch = tuple[Tensor, Tensor]
+Build = Callable[[], nn.Module]
+Options = Mapping[str, Any]  # further arguments of the class
+NONE: Options = {}
+
+
+class Phase(NamedTuple):
+    """What a rank asked of process groups from one moment to another."""
+
+    when: str  # "set-up", "forward 0", "backward 0", "forward 1", ...
+    calls: list[Call]
+
+
+class Slice(NamedTuple):
+    """A stretch of time in a profiler's trace, in milliseconds since the first one began."""
+
+    name: str
+    start: float
+    end: float
+
+
+def wrapped(mesh: Mesh, ddp_class: Any, module: nn.Module, options: Options) -> Any:
+    """The module in a DDP; ours also marks what it does in the trace of the run."""
+    if ddp_class is DistributedDataParallel:
+        options = {"record": mesh.mark, **options}
+    return ddp_class(module, **options)
+
+
+def parts(batch: Batch, steps: int) -> Iterator[Batch]:
+    inputs, labels = batch
+    return zip(inputs.chunk(steps), labels.chunk(steps), strict=True)
+
+
+def watch(
+    mesh: Mesh, batch: Batch, ddp_class: Any, build: Build, steps: int, options: Options = NONE
+) -> list[Phase]:
+    """Every call on a process group while a module is wrapped and trained, phase by phase."""
+    torch.manual_seed(mesh.rank)
+    module = build()
+    phases = []
+    with CollectiveLog() as log:
+        ddp = wrapped(mesh, ddp_class, module, options)
+        phases.append(Phase("set-up", log.take()))
+        for step, (inputs, labels) in enumerate(parts(batch, steps)):
+            loss = cross_entropy(ddp(inputs), labels)
+            phases.append(Phase(f"forward {step}", log.take()))
+            loss.backward()
+            phases.append(Phase(f"backward {step}", log.take()))
+    return phases
+
+
+def train(
+    mesh: Mesh, batch: Batch, ddp_class: Any, build: Build, steps: int, options: Options = NONE
+) -> dict[str, Tensor]:
+    """The state of the module (parameters and buffers by name) after `steps` steps of SGD."""
+    torch.manual_seed(mesh.rank)
+    ddp = wrapped(mesh, ddp_class, build(), options)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for inputs, labels in parts(batch, steps):
+        optimizer.zero_grad()
+        cross_entropy(ddp(inputs), labels).backward()
+        optimizer.step()
+    return {name: tensor.detach().clone() for name, tensor in ddp.module.state_dict().items()}
+
+
+def profiled(
+    mesh: Mesh, batch: Batch, ddp_class: Any, build: Build, steps: int, options: Options = NONE
+) -> list[Slice]:
+    """What torch.profiler saw of `steps` steps: forward, backward, optimizer, collectives.
+
+    Two more steps go before, unseen: the first ones also set things up.
+    """
+    torch.manual_seed(mesh.rank)
+    ddp = wrapped(mesh, ddp_class, build(), options)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    profiler = profile()
+    for step, (inputs, labels) in enumerate(parts(batch, 2 + steps)):
+        if step == 2:
+            profiler.start()
+        with record_function("forward"):
+            loss = cross_entropy(ddp(inputs), labels)
+        with record_function("backward"):
+            optimizer.zero_grad()
+            loss.backward()
+        with record_function("optimizer"):
+            optimizer.step()
+    profiler.stop()
+    spans = sorted(
+        (event.time_range.start, event.time_range.end, event.name)
+        for event in profiler.events()
+        if event.name in ("forward", "backward", "optimizer") or event.name.startswith("gloo:")
+    )
+    zero = spans[0][0]
+    return [Slice(name, (start - zero) / 1e3, (end - zero) / 1e3) for start, end, name in spans]
+
+
+def layout(
+    mesh: Mesh, batch: Batch, ddp_class: Any, build: Build, steps: int, options: Options = NONE
+) -> list[list[int]]:
+    """The buckets after `steps` (3 or more) steps, as they are reduced: parameters by index."""
+    torch.manual_seed(mesh.rank)
+    ddp = wrapped(mesh, ddp_class, build(), options)
+    for inputs, labels in parts(batch, steps):
+        cross_entropy(ddp(inputs), labels).backward()
+    if ddp_class is DistributedDataParallel:
+        return [bucket.indices for bucket in ddp.reducer.buckets]
+    described = ddp._get_ddp_logging_data()["rebuilt_per_bucket_param_indices"]
+    return [[int(index) for index in bucket.split()] for bucket in described.split(",")]
+
+
+def outcome(mesh: Mesh, batch: Any, fn: Callable[..., Any], *args: Any) -> str:
+    """What calling fn(mesh, batch, *args) comes to on this rank: "fine", or the error."""
+    try:
+        fn(mesh, batch, *args)
+    except Exception as error:
+        first = str(error).strip().splitlines()[0]
+        return f"{type(error).__name__}: {first}"
+    return "fine"
+
+
+class Weights(nn.Module):
+    """Its output is its weight times the input: so the input is its weight's gradient."""
+
+    def __init__(self, numel: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(numel))
+
+    def forward(self, gradient: Tensor) -> Tensor:
+        return (self.weight * gradient).sum()
+
+
+def averaged(
+    mesh: Mesh, gradient: Tensor, ddp_class: Any, steps: int, options: Options = NONE
+) -> Tensor:
+    """What a DDP makes of one gradient per rank, (n,), in the last of `steps` iterations."""
+    ddp = wrapped(mesh, ddp_class, Weights(gradient.numel()), options)
+    for _ in range(steps):
+        ddp.zero_grad(set_to_none=False)
+        ddp(gradient).backward()
+    return ddp.module.weight.grad.clone()

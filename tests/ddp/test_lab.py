@@ -1,0 +1,96 @@
+"""The laboratory of the chapters: it sees what happens, of PyTorch's DDP and of ours."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as TorchDDP
+
+from minidist import run
+from minidist.data import DigitsNet
+from minidist.ddp import DistributedDataParallel
+from minidist.ddp.lab import averaged, layout, outcome, profiled, train, watch
+
+BOTH = pytest.mark.parametrize("ddp_class", [TorchDDP, DistributedDataParallel])
+
+
+def batches(steps, world_size=2):
+    generator = torch.Generator().manual_seed(0)
+    return [
+        (
+            torch.randn(4 * steps, 1, 8, 8, generator=generator),
+            torch.randint(10, (4 * steps,), generator=generator),
+        )
+        for _ in range(world_size)
+    ]
+
+
+def on_gloo(fn, *args, inputs):
+    return run(fn, len(inputs), *args, inputs=inputs, process_group="gloo")
+
+
+@BOTH
+def test_watch_sees_every_collective_of_the_default_group(ddp_class):
+    phases = on_gloo(watch, ddp_class, DigitsNet, 2, inputs=batches(2)).results[0]
+    assert [phase.when for phase in phases] == [
+        "set-up", "forward 0", "backward 0", "forward 1", "backward 1"
+    ]  # fmt: skip
+    said = {phase.when: [str(call) for call in phase.calls] for phase in phases}
+    assert said["set-up"][-2:] == ["broadcast 10122 float32", "broadcast 2 int64"]
+    assert said["forward 0"][-2:] == ["broadcast 96 float32", "broadcast 2 int64"]
+    assert said["backward 0"] == said["backward 1"] == ["allreduce 10026 float32"]
+
+
+def test_train_makes_the_ranks_agree_and_both_classes_too():
+    theirs = on_gloo(train, TorchDDP, DigitsNet, 3, inputs=batches(3)).results
+    ours = on_gloo(train, DistributedDataParallel, DigitsNet, 3, inputs=batches(3)).results
+    assert list(theirs[0]) == list(DigitsNet().state_dict())
+    for state in (theirs[1], ours[0], ours[1]):
+        for name, tensor in theirs[0].items():
+            if "running" not in name:  # a rank's own batch is in there
+                assert torch.equal(tensor, state[name]), name
+
+
+def test_ours_marks_what_it_does():
+    marks = on_gloo(watch, DistributedDataParallel, DigitsNet, 1, inputs=batches(1)).trace.marks
+    assert [mark.kind for mark in marks[0]].count("ready") == len(list(DigitsNet().parameters()))
+    assert on_gloo(watch, TorchDDP, DigitsNet, 1, inputs=batches(1)).trace.marks == [[], []]
+
+
+@BOTH
+def test_profiled_finds_the_steps_and_the_collectives_in_them(ddp_class):
+    slices = on_gloo(profiled, ddp_class, DigitsNet, 2, inputs=batches(4)).results[1]
+    names = [piece.name for piece in slices]
+    assert [n for n in names if ":" not in n] == ["forward", "backward", "optimizer"] * 2
+    assert names.count("gloo:all_reduce") == 2 and names.count("gloo:broadcast") >= 4
+    assert slices[0].start == 0 and all(piece.start <= piece.end for piece in slices)
+
+
+@BOTH
+def test_layout_gives_the_rebuilt_buckets(ddp_class):
+    caps = {"bucket_cap_mb": 0.001}
+    built = on_gloo(layout, ddp_class, DigitsNet, 3, caps, inputs=batches(3))
+    assert built.results[0] == built.results[1]
+    assert sorted(i for bucket in built.results[0] for i in bucket) == [*range(10)]
+    assert len(built.results[0]) > 1
+
+
+@BOTH
+def test_outcome_is_the_error_of_each_rank(ddp_class):
+    def frozen():
+        return nn.Flatten().requires_grad_(False)
+
+    said = on_gloo(outcome, watch, ddp_class, frozen, 1, inputs=batches(1)).results
+    assert all("RuntimeError: DistributedDataParallel is not needed" in text for text in said)
+    assert (
+        on_gloo(outcome, watch, ddp_class, DigitsNet, 1, inputs=batches(1)).results == ["fine"] * 2
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("steps", [1, 2])
+def test_averaged_is_the_mean_of_the_gradients_given(ddp_class, steps):
+    gradients = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 8.0])]
+    results = on_gloo(averaged, ddp_class, steps, inputs=gradients).results
+    assert [result.tolist() for result in results] == [[2.0, 5.0]] * 2
