@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -19,32 +19,31 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.futures import Future
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel.distributed import _BufferCommHookLocation
+from torch.utils.checkpoint import checkpoint
 
 from minidist.collective_log import Call, CollectiveLog
 from minidist.data import DigitsNet, digits_shard
 from minidist.ddp.ddp import DistributedDataParallel
 from minidist.ddp.lab import NONE, Batch, Options, parts, wrapped
-from minidist.mesh import Mesh
+from minidist.mesh import Mesh, MeshError
 
 BATCH = 16
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a rank: its collectives (of the default group), and what it then held."""
+    """One step of a rank: its collectives (of the default group), and what it then held.
+
+    The collectives are of gloo; those of the backend "minidist" are not logged.
+    """
 
     forward: list[Call]
     backward: list[Call]
     gradient: Tensor  # all gradients in one, (n,)
     mean: tuple[float, float]  # norm1.running_mean[0] before and after the forward
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensors in the backward's collectives."""
-        return sum(call.nbytes for call in self.backward)
+    sent: int  # bytes that this rank's messages had in the backward; backend "minidist" only
 
 
 def of_group(calls: Sequence[Call], group: dist.ProcessGroup | None = None) -> list[Call]:
@@ -61,6 +60,18 @@ def brief(calls: Sequence[Call]) -> str:
     return ", ".join(f"{call.op} {call.numel:,}" for call in calls) or "nothing"
 
 
+def bytes_sent() -> int:
+    """By this rank, so far. Only a group of the backend "minidist" knows; 0 for another."""
+    events = getattr(dist.group.WORLD, "events", [])
+    return sum(event.nbytes for event in events if event.kind == "send")
+
+
+def said(error: MeshError) -> str:
+    """Of what a rank raised: its type and its first sentences."""
+    cause = error.__cause__ or error
+    return f"{type(cause).__name__}: {' '.join(str(cause).split())[:400]}"
+
+
 def digits(world_size: int, steps: int) -> list[Batch]:
     """Each rank's first digits, enough for `steps` steps: the `inputs` of a run."""
     shards = [digits_shard(rank, world_size) for rank in range(world_size)]
@@ -74,12 +85,13 @@ def digits_steps(
     steps: int,
     options: Options = NONE,
     quiet: Sequence[int] = (),
+    adds_up: bool = False,
     zeros: bool = False,
     prepare: Callable[[Any], object] | None = None,
 ) -> list[Step]:
     """Forward and backward of the digits net, without an optimizer; `batch` is from digits().
 
-    quiet: the steps that run under no_sync(), gradients adding up from the first of them on.
+    quiet: the steps that run under no_sync(). adds_up: no gradient is taken away between steps.
     zeros: fill the gradients with zeros before a step, instead of taking them away.
     prepare: called with the DDP before the first step, to register a hook.
     """
@@ -89,15 +101,16 @@ def digits_steps(
         prepare(ddp)
     mean, seen = ddp.module.norm1.running_mean, []
     for step, (images, labels) in enumerate(parts(batch, steps)):
-        if step - 1 not in quiet:
+        if not adds_up:
             ddp.zero_grad(set_to_none=not zeros)
         with CollectiveLog() as log, ddp.no_sync() if step in quiet else contextlib.nullcontext():
             before = mean[0].item()
             loss = cross_entropy(ddp(images), labels)
-            after, forward = mean[0].item(), of_group(log.take())
+            after, forward, sent = mean[0].item(), of_group(log.take()), bytes_sent()
             loss.backward()
             gradient = torch.cat([p.grad.flatten() for p in ddp.parameters()])
-            seen.append(Step(forward, of_group(log.take()), gradient, (before, after)))
+            backward, sent = of_group(log.take()), bytes_sent() - sent
+            seen.append(Step(forward, backward, gradient, (before, after), sent))
     return seen
 
 
@@ -206,14 +219,18 @@ def evaluates_alone(
 
 
 class Branches(nn.Module):
-    """Three layers; a forward names those that it uses, as often as it names them."""
+    """Three layers; a forward names those that it uses, and in capitals to checkpoint them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b, self.c = (nn.Linear(1, 1, bias=False) for _ in range(3))
 
     def forward(self, x: Tensor, use: str) -> Tensor:
-        return sum(getattr(self, name)(x) for name in use)
+        outputs = []
+        for name in use:
+            layer = getattr(self, name.lower())
+            outputs.append(checkpoint(layer, x, use_reentrant=True) if name.isupper() else layer(x))
+        return sum(outputs)
 
 
 @dataclass(frozen=True)
@@ -231,7 +248,7 @@ def branches(
     for use in uses:
         ddp.zero_grad()
         with CollectiveLog() as log:
-            ddp(torch.full((1, 1), mesh.rank + 1.0), use).backward()
+            ddp(torch.full((1, 1), mesh.rank + 1.0, requires_grad=True), use).backward()
         gradients = {
             name.removesuffix(".weight"): None if p.grad is None else p.grad.item()
             for name, p in ddp.module.named_parameters()
@@ -262,21 +279,19 @@ def stacked(
     return out
 
 
-def static_marks(mesh: Mesh, steps: int) -> None:
-    """Steps with static_graph; layer b is used twice in each. Our class, for its marks."""
+def static_graph_counts(mesh: Mesh, use: str, steps: int) -> dict[str, int]:
+    """How often each parameter's hook came in the first of some steps with static_graph."""
     ddp = wrapped(mesh, DistributedDataParallel, Branches(), {"static_graph": True})
     for _ in range(steps):
-        ddp(torch.ones(1, 1), "abb").backward()
+        ddp(torch.ones(1, 1, requires_grad=True), use).backward()
+    return dict(zip(ddp.reducer.names, ddp.reducer.hook_counts, strict=True))
 
 
 # Views and communication hooks
 
 
-def keep_buckets(kept: list[Tensor], bucket) -> Future[Tensor]:
-    """A hook: the average, and the flat tensor of each bucket goes into `kept`.
-
-    PyTorch refuses a bucket that is annotated as anything but its own class.
-    """
+def keep_buckets(kept: list[Tensor], bucket):  # PyTorch checks annotations, and refuses strings
+    """A hook: the average, and the flat tensor of each bucket goes into `kept`."""
     flat = bucket.buffer()
     kept.append(flat)
     work: Any = dist.all_reduce(flat.div_(dist.get_world_size()), async_op=True)
@@ -305,6 +320,46 @@ def gradient_memory(
         "gradients lie in buckets": all(
             g.untyped_storage().data_ptr() in buckets for g in gradients
         ),
+    }
+
+
+def bits_changed_by_views(
+    mesh: Mesh, batch: Batch, ddp_class: Any, steps: int
+) -> dict[bool, list[int]]:
+    """How many gradients differ, per step, with and without gradient_as_bucket_view.
+
+    Twice: with gradients taken away before each step (False), and filled with zeros (True).
+    """
+    changed = {}
+    for zeros in (False, True):
+        plain, view = (
+            digits_steps(mesh, batch, ddp_class, steps, options, zeros=zeros)
+            for options in (NONE, {"gradient_as_bucket_view": True})
+        )
+        changed[zeros] = [
+            int((a.gradient != b.gradient).sum()) for a, b in zip(plain, view, strict=True)
+        ]
+    return changed
+
+
+def hooked_steps(
+    mesh: Mesh,
+    batch: Batch,
+    ddp_class: Any,
+    steps: int,
+    hooks: Mapping[str, tuple[Callable[..., Any] | None, Callable[[], Any] | None]],
+) -> dict[str, list[Step]]:
+    """Steps of the digits net with each of some communication hooks: (hook, what makes its state)
+    by name."""
+
+    def register(ddp: Any, name: str) -> None:
+        hook, state = hooks[name]
+        if hook:
+            ddp.register_comm_hook(state and state(), hook)
+
+    return {
+        name: digits_steps(mesh, batch, ddp_class, steps, prepare=partial(register, name=name))
+        for name in hooks
     }
 
 
