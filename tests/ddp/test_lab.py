@@ -10,7 +10,17 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from minidist import run
 from minidist.data import DigitsNet
 from minidist.ddp import DistributedDataParallel
-from minidist.ddp.lab import averaged, layout, outcome, profiled, train, watch
+from minidist.ddp.lab import (
+    averaged,
+    coalesced,
+    ignored,
+    layout,
+    outcome,
+    profiled,
+    train,
+    watch,
+    wrapping,
+)
 
 BOTH = pytest.mark.parametrize("ddp_class", [TorchDDP, DistributedDataParallel])
 
@@ -94,3 +104,25 @@ def test_averaged_is_the_mean_of_the_gradients_given(ddp_class, steps):
     gradients = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 8.0])]
     results = on_gloo(averaged, ddp_class, steps, inputs=gradients).results
     assert [result.tolist() for result in results] == [[2.0, 5.0]] * 2
+
+
+@BOTH
+def test_wrapping_makes_the_parameters_rank_zeros(ddp_class):
+    results = run(wrapping, 2, ddp_class, DigitsNet, process_group="gloo").results
+    (before0, after0, calls), (before1, after1, _) = results
+    assert torch.equal(before0, after0) and torch.equal(after0, after1)
+    assert not torch.equal(before1, after1)
+    assert [str(call) for call in calls if call.op == "broadcast"][-1] == "broadcast 2 int64"
+
+
+def test_coalesced_broadcasts_ask_for_the_same():
+    theirs, ours, right = run(coalesced, 2, [10] * 7, 100, process_group="gloo").results[1]
+    assert [call.numel for call in theirs] == [30, 30, 10]
+    assert theirs == ours and right
+
+
+def test_an_ignored_parameter_is_left_alone_by_ours():
+    (scale0, grad0), (scale1, grad1) = run(
+        ignored, 2, DistributedDataParallel, process_group="gloo"
+    ).results
+    assert scale0 != scale1 and grad0 != grad1

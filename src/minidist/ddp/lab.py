@@ -8,16 +8,18 @@ seeds, so that only what DDP does can make them agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.profiler import profile, record_function
 
 from minidist.collective_log import Call, CollectiveLog
 from minidist.ddp.ddp import DistributedDataParallel
+from minidist.ddp.state import broadcast_coalesced
 from minidist.mesh import Mesh
 
 Batch = tuple[Tensor, Tensor]
@@ -160,3 +162,49 @@ def averaged(
         ddp.zero_grad(set_to_none=False)
         ddp(gradient).backward()
     return ddp.module.weight.grad.clone()
+
+
+def wrapping(mesh: Mesh, ddp_class: Any, build: Build) -> tuple[Tensor, Tensor, list[Call]]:
+    """All parameters of a module, flat, before and after it is wrapped; and what was asked for."""
+    torch.manual_seed(mesh.rank)
+    module = build()
+    before = nn.utils.parameters_to_vector(module.parameters()).detach()
+    with CollectiveLog() as log:
+        wrapped(mesh, ddp_class, module, NONE)
+    after = nn.utils.parameters_to_vector(module.parameters()).detach()
+    return before, after, log.calls
+
+
+def coalesced(mesh: Mesh, shapes: Sequence[int], cap: int) -> tuple[list[Call], list[Call], bool]:
+    """What PyTorch's coalesced broadcast asks for, what ours does, and whether all is rank 0's."""
+    group = dist.group.WORLD
+    calls, right = [], []
+    for broadcast in (dist._broadcast_coalesced, broadcast_coalesced):
+        tensors = [torch.full((numel,), float(mesh.rank)) for numel in shapes]
+        with CollectiveLog() as log:
+            broadcast(group, tensors, cap, 0)
+        calls.append(log.calls)
+        right.append(not any(tensor.any() for tensor in tensors))
+    return calls[0], calls[1], all(right)
+
+
+class Scaled(nn.Module):
+    """A linear layer after a scale of its own, which DDP is told to leave alone."""
+
+    _ddp_params_and_buffers_to_ignore = ("scale",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(1))
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.linear(self.scale * inputs)
+
+
+def ignored(mesh: Mesh, ddp_class: Any) -> tuple[float, float]:
+    """The scale of a wrapped Scaled, which starts different on each rank; and its gradient."""
+    torch.manual_seed(mesh.rank)
+    ddp = wrapped(mesh, ddp_class, Scaled(), NONE)
+    ddp(torch.full((1, 4), 1.0 + mesh.rank)).sum().backward()
+    return ddp.module.scale.item(), ddp.module.scale.grad.item()
