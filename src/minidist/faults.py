@@ -101,6 +101,7 @@ class FaultyLink(Link):
     def __init__(self, mesh: Mesh, faults: Sequence[Fault]):
         self.mesh = mesh
         self.link = mesh.link
+        self.buffered = mesh.link.buffered
         self.faults = list(faults)
         self.late: dict[
             int, tuple[float, tuple[Tensor, Label]]

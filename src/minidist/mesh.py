@@ -12,7 +12,8 @@ import sys
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from minidist.trace import Event, Mark, dtype_name
 from minidist.transports import Label, LostConnection
@@ -267,8 +268,7 @@ class Mesh:
         )
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(NamedTuple):
     """What a rank is in the middle of: `verb` ("recv from" or "send to"), the peer, the step."""
 
     verb: str
@@ -288,10 +288,15 @@ def _collective() -> str:
     """Which of our collectives, as its user called it, a verb is being called from."""
     name = ""
     frame = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(COLLECTIVES):
+    while frame is not None and _is_ours(frame.f_code.co_filename):
         name = frame.f_code.co_name
         frame = frame.f_back
     return name
+
+
+@cache
+def _is_ours(filename: str) -> bool:
+    return filename.startswith(COLLECTIVES)
 
 
 def checksum(tensor: Tensor) -> int:

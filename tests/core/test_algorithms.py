@@ -196,6 +196,9 @@ PRICED = {
     "halving_doubling": cost.halving_doubling_allreduce_cost,
     "two_shot": cost.two_shot_allreduce_cost,
     "in place": cost.ring_allreduce_cost,
+    "auto, two_shot_": cost.two_shot_allreduce_in_place_cost,
+    "auto, one_shot_": cost.one_shot_allreduce_in_place_cost,
+    "auto, naive": cost.naive_allreduce_cost,
 }
 
 
@@ -301,8 +304,28 @@ def test_the_crossover_is_where_both_take_as_long(world_size, alpha, beta):
 
 def test_the_measured_link_is_the_simulated_one():
     ran = run(measured_link, 3, transport=Simulated(alpha=ALPHA, beta=BETA))
-    for alpha, beta in ran.results:
+    for alpha, beta, gap in ran.results:
         assert math.isclose(alpha, ALPHA, rel_tol=1e-9) and math.isclose(beta, BETA, rel_tol=1e-6)
+        assert math.isclose(gap, ALPHA, rel_tol=1e-9)
+
+
+def test_on_a_wire_without_buffers_auto_never_sends_to_everybody_at_once():
+    wire = Simulated(alpha=ALPHA, beta=BETA, rendezvous=True)
+    fn = lambda mesh: (allreduce(mesh, torch.ones(5)), measured_link(mesh))  # noqa: E731
+    for total, (_, _, gap) in run(fn, 2, transport=wire).results:
+        assert total.tolist() == [2.0] * 5 and gap is None
+    assert cost.choose(2, 20, ALPHA, BETA).algorithm == "ring"
+    assert cost.choose(2, 20, ALPHA, BETA, gap=ALPHA).algorithm == "one_shot_"
+
+
+def test_where_waiting_is_what_costs_direct_is_faster():
+    """4 ranks, a message waited for 20 us, one in a row 2 us: by size one shot, then two."""
+    link = (20e-6, 1e-9, 2e-6)
+    names = [cost.choose(4, nbytes, *link).algorithm for nbytes in (1 << 10, 1 << 20)]
+    assert names == ["one_shot_", "two_shot_"]
+    one_shot = cost.ALLREDUCE_COSTS["one_shot_"](4, 1 << 10).time(*link)
+    assert math.isclose(one_shot, 20e-6 + 2 * 2e-6 + 3 * 1024e-9)
+    assert ", gap = 2 us and 1 GB/s, take one_shot_ 27.07 us" in str(cost.choose(4, 1 << 10, *link))
 
 
 def test_the_link_is_measured_once_and_all_ranks_know_the_same():
@@ -313,13 +336,13 @@ def test_the_link_is_measured_once_and_all_ranks_know_the_same():
 
     for link, once in (results := run(fn, 3).results):
         assert link == results[0][0] and once
-        assert 0 < link[0] < 1 and 0 <= link[1] < 1e-6
+        assert 0 < link[0] < 1 and 0 <= link[1] < 1e-6 and 0 <= link[2] <= link[0]
 
 
 def test_auto_takes_what_choose_says():
     def kinds(nbytes):
         x = torch.empty(nbytes, dtype=torch.uint8, device="meta")
-        fn = lambda mesh: allreduce(mesh, x, link=(1e-5, 1e-9))  # noqa: E731
+        fn = lambda mesh: allreduce(mesh, x, link=(1e-5, 1e-9, None))  # noqa: E731
         return run(fn, 12, transport="simulated").trace
 
     small, large = kinds(100), kinds(1 << 24)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from minidist import bench, cli, run
+from minidist.bench import allreduce
 
 
 def row(**changes):
@@ -50,19 +51,19 @@ def test_the_figures_of_a_row():
 def test_a_round_takes_as_long_as_its_slowest_rank():
     def rank(*seconds):
         names = ("gloo", "ring", "floor", "copy", "add")
-        return bench._Times(
+        return allreduce._Times(
             8, {n: list(seconds) for n in names}, {n: [False, False] for n in names}
         )
 
     ranks = (rank(1.0, 9.0, 2.0), rank(5.0, 3.0, 1.0))  # slowest: 5, 9, 2
-    (r,) = bench._rows("tcp", ["ring"], 2, ranks)
+    (r,) = allreduce._rows("tcp", ["ring"], 2, ranks)
     assert (r.seconds, r.quartiles, r.rounds) == (5.0, (3.5, 7.0), 3)
     assert r.copy_bandwidth == 12 / 5.0 and r.add_bandwidth == 4 / 5.0
     ranks[1].wrong["ring"][1] = True
-    assert next(bench._rows("tcp", ["ring"], 2, ranks)).wrong == 1
+    assert next(allreduce._rows("tcp", ["ring"], 2, ranks)).wrong == 1
     ranks[0].wrong["gloo"][0] = True
     with pytest.raises(RuntimeError, match="gloo's own sum is wrong"):
-        next(bench._rows("tcp", ["ring"], 2, ranks))
+        next(allreduce._rows("tcp", ["ring"], 2, ranks))
 
 
 def test_contenders_take_turns_and_all_ranks_stop_together():
@@ -78,7 +79,7 @@ def test_contenders_take_turns_and_all_ranks_stop_together():
             return add_up
 
         contenders = {name: contender(name) for name in ("gloo", "a", "b")}
-        times = bench._one_size(mesh, contenders, bench.BYTES_IN_A_ROW, repeats, seconds)
+        times = allreduce._one_size(mesh, contenders, allreduce.BYTES_IN_A_ROW, repeats, seconds)
         assert not any(map(any, times.wrong.values()))
         return order, len(times.seconds["a"]), len(times.wrong["a"])
 
@@ -90,7 +91,7 @@ def test_contenders_take_turns_and_all_ranks_stop_together():
     assert {names[0] for names in in_rounds[1:]} == {"a", "b", "gloo"}
     assert len(set(map(tuple, in_rounds))) > 2
     for _, rounds, checked in run(note, 2, 50, 0.0, process_group="gloo").results:
-        assert rounds == bench.LEAST_ROUNDS == checked - 1
+        assert rounds == allreduce.LEAST_ROUNDS == checked - 1
 
 
 def test_small_operations_come_in_a_row():
@@ -104,7 +105,7 @@ def test_small_operations_come_in_a_row():
             torch.distributed.all_reduce(tensor)
             return tensor
 
-        times = bench._one_size(mesh, {"gloo": contender}, nbytes, 1, 60.0)
+        times = allreduce._one_size(mesh, {"gloo": contender}, nbytes, 1, 60.0)
         assert not any(times.wrong["gloo"])
         return len(seen), len(set(seen))
 
@@ -124,7 +125,7 @@ def test_the_floor_is_the_traffic_of_an_allreduce(world_size, added, fetched, mo
             return real(mine, other)
 
         monkeypatch.setattr(torch.Tensor, name, noted)
-    total, copying, adding = bench._floor(world_size, torch.ones(8), torch.zeros(8))
+    total, copying, adding = bench.floor(world_size, torch.ones(8), torch.zeros(8))
     assert done == [("copy_", 8), ("add_", added), ("copy_", fetched)]
     assert math.isclose(total, copying + adding)
 

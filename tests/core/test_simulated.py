@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 
@@ -226,3 +227,21 @@ def test_a_clock_that_cannot_be_is_refused(wrong):
     for name in ("alpha", "beta"):
         with pytest.raises(ValueError, match=f"{name} is .* 0 or more"):
             Simulated(**{name: wrong})
+
+
+def test_a_run_leaves_the_garbage_collector_as_it_was():
+    before = gc.get_threshold()
+    during = run(lambda mesh: gc.get_threshold(), 1, transport="simulated").results
+    assert during[0][0] > before[0] and gc.get_threshold() == before
+
+
+def test_several_sends_in_a_row_leave_one_after_another():
+    """Each rank's second message leaves when its first has left, and is in nobody's way before."""
+
+    def everybody(mesh):
+        for hop in (1, 2):
+            mesh.send((mesh.rank + hop) % 3, torch.ones(1))
+        for hop in (1, 2):
+            mesh.recv((mesh.rank + hop) % 3)
+
+    assert run(everybody, 3, transport=Simulated(alpha=1.0, beta=0.0)).trace.duration == 2.0

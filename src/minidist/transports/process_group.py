@@ -69,6 +69,7 @@ class ProcessGroupLink(Link):
     def __init__(self, group: dist.ProcessGroup, device: torch.device):
         self.group = group
         self.device = device
+        self.buffered = device.type == "cpu"  # gloo takes what is sent, NCCL waits for the receiver
         self.peers = dist.get_process_group_ranks(group)  # torch's calls take global ranks
         self.began = time.monotonic()
         self.leaving = _Leaving() if device.type == "cpu" else _LeavingGPU()

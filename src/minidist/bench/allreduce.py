@@ -1,4 +1,4 @@
-"""How fast is fast: our allreduce on every wire, gloo and the memory itself, in one run.
+"""Our allreduce on every wire, gloo and the memory itself, measured in one run.
 
 In the manner of nccl-tests, with two more columns. Every round runs gloo, each of our algorithms
 and the floor on the same ranks, in an order that turns from round to round, so that whatever else
@@ -15,29 +15,24 @@ where others can read them, add up (N - 1)/N T, and fetch (N - 1)/N T of the oth
 from __future__ import annotations
 
 import importlib
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from minidist import collectives
+from minidist.bench.machine import K, M, micros, size_name
 from minidist.collectives.direct import one_shot_allreduce_, two_shot_allreduce_
 from minidist.cost import allreduce_lower_bound
 from minidist.launch import WIRES, run
 from minidist.mesh import Mesh
 from minidist.transports.process_group import mesh_from_process_group
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Ours = Callable[[Mesh, Tensor], Tensor | None]  # None: it works in place
 
@@ -61,7 +56,6 @@ LEAST_ROUNDS = 3
 MOST_IN_A_ROW = 10
 BYTES_IN_A_ROW = 8 << 20
 RUN_TIMEOUT_S = 1800.0
-K, M = 1 << 10, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -110,23 +104,6 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         derived = ("algbw", "busbw", "to_gloo", "to_floor")
         return {**asdict(self), **{name: getattr(self, name) for name in derived}}
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What a cell should reach, and what it did: met if `value` is at most `bound`."""
-
-    what: str
-    transport: str
-    world_size: int
-    nbytes: int
-    algorithm: str  # the one that was measured for it, the best of its cell
-    value: float
-    bound: float
-
-    @property
-    def met(self) -> bool:
-        return self.value <= self.bound
 
 
 def bench(
@@ -234,7 +211,7 @@ def _one_size(
                 tensor.copy_(given)
             dist.barrier()
             if name == FLOOR:
-                took, copying, adding = _floor(world_size, tensors[0], spare)
+                took, copying, adding = floor(world_size, tensors[0], spare)
                 wrong = False
             else:
                 contender = contenders[name]
@@ -263,7 +240,7 @@ def _in_a_row(nbytes: int) -> int:
     return max(1, min(MOST_IN_A_ROW, BYTES_IN_A_ROW // max(1, nbytes)))
 
 
-def _floor(world_size: int, tensor: Tensor, spare: Tensor) -> tuple[float, float, float]:
+def floor(world_size: int, tensor: Tensor, spare: Tensor) -> tuple[float, float, float]:
     """Seconds of the memory traffic of one rank: all of it, the copies, the additions."""
     rest = _rest(len(tensor), world_size)
     start = time.perf_counter()
@@ -320,79 +297,6 @@ def _median_and_quartiles(values: list[float]) -> tuple[float, float, float]:
     return median, low, high
 
 
-def goals(rows: Sequence[Row]) -> list[Goal]:
-    """What the course sets itself, for each cell that was measured: those it misses, too.
-
-    Shared memory at most half of gloo's time at every size, and at 16 MB and more with 2 ranks at
-    most 1.5 times the floor; TCP no slower than gloo at 1 MB and more; queues no slower up to 64 KB
-    and at most three times as slow at 16 MB; all with the best algorithm of the cell. The backend
-    at most 15 % or 50 microseconds slower than the function that it calls.
-    """
-    cells: dict[tuple[str, int, int], list[Row]] = {}
-    for row in rows:
-        cells.setdefault((row.transport, row.world_size, row.nbytes), []).append(row)
-    found = []
-    for (transport, world_size, nbytes), cell in cells.items():
-        here = (transport, world_size, nbytes)
-        ours = [row for row in cell if row.algorithm != BACKEND]
-        if ours and world_size > 1:
-            best = min(ours, key=lambda row: row.seconds)
-            bound = _bound_to_gloo(transport, nbytes)
-            if bound:
-                found.append(Goal("of gloo's time", *here, best.algorithm, best.to_gloo, bound))
-            if transport == "shared_memory" and world_size == 2 and nbytes >= 16 * M:
-                found.append(Goal("of the floor", *here, best.algorithm, best.to_floor, 1.5))
-        by_name = {row.algorithm: row for row in cell}
-        if BACKEND in by_name and "ring_" in by_name:
-            backend, ring = by_name[BACKEND].seconds, by_name["ring_"].seconds
-            bound = max(1.15, (ring + 50e-6) / ring)
-            found.append(Goal("of ring_'s time", *here, BACKEND, backend / ring, bound))
-    return found
-
-
-def _bound_to_gloo(transport: str, nbytes: int) -> float | None:
-    if transport == "shared_memory":
-        return 0.5
-    if transport == "tcp" and nbytes >= M:
-        return 1.0
-    if transport == "queue" and (nbytes <= 64 * K or nbytes == 16 * M):
-        return 1.0 if nbytes <= 64 * K else 3.0
-    return None
-
-
-def machine() -> dict[str, Any]:
-    """Where and under which load something is measured."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = info.read_text(errors="replace").splitlines()
-        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-        model = names[0] if names else model
-    return {
-        "processor": model,
-        "processors": len(affinity(0)) if affinity else os.cpu_count(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
-    }
-
-
-def size_name(nbytes: int) -> str:
-    """65536 -> '64K', the way the command line takes it."""
-    for unit, name in ((1 << 30, "G"), (M, "M"), (K, "K")):
-        if nbytes >= unit and nbytes % unit == 0:
-            return f"{nbytes // unit}{name}"
-    return str(nbytes)
-
-
-def micros(seconds: float) -> str:
-    """Microseconds to three digits or whole ones: '8.31', '12,345'."""
-    value = seconds * 1e6
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 HEADER = (
     f"{'size':>5} {'ranks':>5}  {'transport':13} {'algorithm':16} {'time us':>9} "
     f"{'quartiles':>17}  {'algbw':>6} {'busbw':>6} {'gloo us':>9} {'/gloo':>6} {'/floor':>6}  sum"
@@ -408,102 +312,3 @@ def line(row: Row) -> str:
         f"{row.busbw / 1e9:6.2f} {micros(row.gloo_seconds):>9} {row.to_gloo:6.2f} "
         f"{row.to_floor:6.2f}  {f'WRONG x {row.wrong}' if row.wrong else 'ok'}"
     )
-
-
-def goal_line(goal: Goal) -> str:
-    """A goal for people."""
-    return (
-        f"{'met ' if goal.met else 'MISS'} {size_name(goal.nbytes):>5} {goal.world_size:5}  "
-        f"{goal.transport:13} {goal.algorithm:16} {goal.value:5.2f} {goal.what}, "
-        f"goal {goal.bound:.2f}"
-    )
-
-
-COLOURS = {"naive": 0, "ring": 1, "two_shot": 2, "tree": 3, "halving_doubling": 4, "one_shot": 5}
-COLOURS |= {BACKEND: 6, "auto": 7}
-MARKS = ("o", "s", "P", "D", "v", "^", "X", "*")
-
-
-def figure(rows: Sequence[Row]) -> Figure:
-    """Time against size, log-log: a panel for each transport and world size, gloo in all of them.
-
-    The bands are the quartiles; the dotted line is the floor; open marks are in place.
-    """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
-    from minidist.palette import LIGHT, PALETTE_LIGHT, figure_style
-
-    transports = list(dict.fromkeys(row.transport for row in rows))
-    world_sizes = list(dict.fromkeys(row.world_size for row in rows))
-    with mpl.rc_context():
-        figure_style()
-        tall = 0.75 + 2.15 * len(world_sizes)
-        drawn = Figure(figsize=(6.8, tall), facecolor="none", layout="constrained")
-        axes = drawn.subplots(
-            len(world_sizes), len(transports), sharex=True, sharey=True, squeeze=False
-        )
-        named = {}
-        for i, world_size in enumerate(world_sizes):
-            for j, transport in enumerate(transports):
-                here = axes[i][j]
-                cell = [r for r in rows if (r.transport, r.world_size) == (transport, world_size)]
-                by_name: dict[str, list[Row]] = {}
-                for row in sorted(cell, key=lambda row: row.nbytes):
-                    by_name.setdefault(row.algorithm, []).append(row)
-                for name, line_ in by_name.items():
-                    k = COLOURS[name.rstrip("_")]
-                    in_place = {"markerfacecolor": LIGHT["paper"]} if name.endswith("_") else {}
-                    x = [row.nbytes for row in line_]
-                    colour = PALETTE_LIGHT[k]
-                    bands = zip(*(row.quartiles for row in line_), strict=True)
-                    here.fill_between(x, *bands, color=colour, alpha=0.15, linewidth=0)
-                    (named[name],) = here.plot(
-                        x,
-                        [row.seconds for row in line_],
-                        color=colour,
-                        marker=MARKS[k],
-                        markersize=4,
-                        linewidth=1.5,
-                        **in_place,
-                    )
-                some = next(iter(by_name.values()), [])
-                x = [row.nbytes for row in some]
-                bands = list(zip(*(row.gloo_quartiles for row in some), strict=True))
-                if bands:
-                    here.fill_between(x, *bands, color=LIGHT["ink"], alpha=0.12, linewidth=0)
-                (named[GLOO],) = here.plot(
-                    x, [row.gloo_seconds for row in some], color=LIGHT["ink"], linestyle="--"
-                )
-                (named[FLOOR],) = here.plot(
-                    x, [row.floor_seconds for row in some], color=LIGHT["muted"], linestyle=":"
-                )
-                title = f"{transport.replace('_', ' ')}, {world_size} ranks"
-                here.set_title(title, fontsize=9.5)
-                here.set(xscale="log", yscale="log")
-                here.xaxis.set_major_formatter(FuncFormatter(lambda x, _: size_name(round(x))))
-                here.xaxis.set_minor_locator(NullLocator())
-                here.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _duration(y)))
-                here.yaxis.set_minor_locator(NullLocator())
-                here.tick_params(labelsize=8.5)
-        every = sorted({row.nbytes for row in rows})
-        axes[0][0].set_xticks(every)
-        drawn.supxlabel("bytes per rank", fontsize=9.5, color=LIGHT["ink"])
-        order = [n for n in (*ALGORITHMS, GLOO, FLOOR) if n in named]
-        drawn.legend(
-            [named[name] for name in order],
-            [name.replace("halving_doubling", "halving-doubling") for name in order],
-            loc="outside upper center",
-            ncols=len(order) if len(order) < 6 else -(-len(order) // 2),
-            fontsize=8.5,
-        )
-    return drawn
-
-
-def _duration(seconds: float) -> str:
-    """1e-5 -> '10 us'."""
-    for unit, name in ((1.0, "s"), (1e-3, "ms")):
-        if seconds >= 0.999 * unit:
-            return f"{seconds / unit:g} {name}"
-    return f"{seconds * 1e6:g} µs"
