@@ -11,13 +11,17 @@ from minidist import run
 from minidist.data import DigitsNet
 from minidist.ddp import DistributedDataParallel
 from minidist.ddp.lab import (
+    InOrder,
+    all_reduced,
     averaged,
+    averages,
     coalesced,
     ignored,
     layout,
     outcome,
     profiled,
     train,
+    two_forwards,
     watch,
     wrapping,
 )
@@ -126,3 +130,48 @@ def test_an_ignored_parameter_is_left_alone_by_ours():
         ignored, 2, DistributedDataParallel, process_group="gloo"
     ).results
     assert scale0 != scale1 and grad0 != grad1
+
+
+@BOTH
+def test_all_reduced_is_per_variant_and_backward(ddp_class):
+    inputs = [(torch.randn(4, 512), torch.zeros(4, dtype=torch.long))] * 2
+    variants = [{}, {"bucket_cap_mb": 2}]
+    default, capped = on_gloo(all_reduced, ddp_class, three, 2, variants, inputs=inputs).results[0]
+    mib = 2**18  # elements of 4 bytes
+    assert [[call.numel / mib for call in step] for step in default] == [[3], [1, 2]]
+    assert [[call.numel / mib for call in step] for step in capped] == [[3], [2, 1]]
+
+
+def three():
+    return InOrder([2, 0, 1])
+
+
+@BOTH
+def test_layers_are_used_in_the_order_given(ddp_class):
+    inputs = [(torch.randn(6, 512), torch.zeros(6, dtype=torch.long))] * 2
+    caps = {"bucket_cap_mb": 0.1}
+    built = on_gloo(layout, ddp_class, three, 3, caps, inputs=inputs)
+    assert built.results == [[[1], [0], [2]]] * 2
+
+
+def test_averages_are_equal_for_two_ranks_and_not_for_three():
+    for world_size, equal in ((2, True), (3, False)):
+        gradients = [
+            torch.randn(1000, generator=torch.Generator().manual_seed(r)) for r in range(3)
+        ]
+        ways = on_gloo(averages, inputs=gradients[:world_size]).results[1]
+        theirs = [pair[0] for pair in ways.values()]
+        assert torch.equal(theirs[0], theirs[1]) is equal
+        assert torch.equal(theirs[0], theirs[2]) is equal
+        mean = torch.stack(gradients).mean(0)
+        for by_torch, by_ours in ways.values():
+            assert torch.allclose(by_torch, mean, atol=1e-6)
+            assert by_ours is None or torch.equal(by_torch, by_ours)
+
+
+def test_two_forwards_are_refused_by_ours_alone():
+    gradients = [torch.ones(2), 2 * torch.ones(2)]
+    theirs = on_gloo(two_forwards, TorchDDP, inputs=gradients).results
+    assert [grad.tolist() for grad in theirs] == [[2.5, 2.5], [3.5, 3.5]]
+    said = on_gloo(outcome, two_forwards, DistributedDataParallel, inputs=gradients).results
+    assert all(text.startswith("NotSynchronized") for text in said)

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.profiler import profile, record_function
 
 from minidist.collective_log import Call, CollectiveLog
@@ -208,3 +209,56 @@ def ignored(mesh: Mesh, ddp_class: Any) -> tuple[float, float]:
     ddp = wrapped(mesh, ddp_class, Scaled(), NONE)
     ddp(torch.full((1, 4), 1.0 + mesh.rank)).sum().backward()
     return ddp.module.scale.item(), ddp.module.scale.grad.item()
+
+
+class InOrder(nn.Module):
+    """Layers of 1 MiB each, defined as 0, 1, 2, ... and used in the order given."""
+
+    def __init__(self, order: Sequence[int]):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(512, 512, bias=False) for _ in order)
+        self.order = order
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for index in self.order:
+            inputs = self.layers[index](inputs)
+        return inputs
+
+
+def all_reduced(
+    mesh: Mesh, batch: Batch, ddp_class: Any, build: Build, steps: int, variants: Sequence[Options]
+) -> list[list[list[Call]]]:
+    """For each variant of the class's arguments, the all-reduces of each backward."""
+    return [
+        [
+            [call for call in phase.calls if call.op == "allreduce"]
+            for phase in watch(mesh, batch, ddp_class, build, steps, options)
+            if phase.when.startswith("backward")
+        ]
+        for options in variants
+    ]
+
+
+def averages(mesh: Mesh, gradient: Tensor) -> dict[str, tuple[Tensor, Tensor | None]]:
+    """The average of one gradient per rank in three ways: by PyTorch's DDP, and by ours.
+
+    The last way is ReduceOp.AVG, which neither of them uses.
+    """
+    both = TorchDDP, DistributedDataParallel
+    view = {"gradient_as_bucket_view": True}  # from the second iteration on, .grad is the view
+    after = gradient.clone()
+    dist.all_reduce(after, op=dist.ReduceOp.AVG)
+    return {
+        "times 1/N, then the sum": tuple(averaged(mesh, gradient, cls, 1) for cls in both),
+        "divided by N, then the sum": tuple(averaged(mesh, gradient, cls, 2, view) for cls in both),
+        "the sum, then divided by N": (after, None),
+    }
+
+
+def two_forwards(mesh: Mesh, gradient: Tensor, ddp_class: Any) -> Tensor:
+    """Two forwards, then a backward for each; the gradient that is left in .grad."""
+    ddp = wrapped(mesh, ddp_class, Weights(gradient.numel()), NONE)
+    first, second = ddp(gradient), ddp(gradient)
+    first.backward()
+    second.backward()
+    return ddp.module.weight.grad
