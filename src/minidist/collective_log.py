@@ -35,7 +35,7 @@ class Call:
     numel: int  # of the tensor that this rank gives (or receives)
     dtype: str
     nbytes: int
-    group: str  # the name of its process group
+    side: bool  # whether on another process group than the default one
     stack: tuple[Frame, ...] = field(compare=False)  # who asked, the outermost first
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class CollectiveLog(TorchDispatchMode):
                 mine.numel(),
                 dtype_name(mine.dtype),
                 mine.numel() * mine.element_size(),
-                dist.ProcessGroup.unbox(group).group_name,
+                dist.ProcessGroup.unbox(group) != dist.group.WORLD,
                 tuple(Frame(f.name, f.filename, f.lineno or 0, f.line or "") for f in stack),
             )
         )

@@ -1,4 +1,4 @@
-"""The real inputs: scikit-learn's digits, cut into shards; a small net with BatchNorm; a ResNet-50."""
+"""The real inputs: scikit-learn's digits, cut into shards; a small net; a ResNet-50 to count on."""
 
 from __future__ import annotations
 

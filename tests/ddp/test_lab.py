@@ -10,7 +10,21 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from minidist import run
 from minidist.data import DigitsNet
 from minidist.ddp import DistributedDataParallel
-from minidist.ddp.lab import averaged, layout, outcome, profiled, train, watch
+from minidist.ddp.lab import (
+    InOrder,
+    all_reduced,
+    averaged,
+    averages,
+    coalesced,
+    ignored,
+    layout,
+    outcome,
+    profiled,
+    train,
+    two_forwards,
+    watch,
+    wrapping,
+)
 
 BOTH = pytest.mark.parametrize("ddp_class", [TorchDDP, DistributedDataParallel])
 
@@ -94,3 +108,70 @@ def test_averaged_is_the_mean_of_the_gradients_given(ddp_class, steps):
     gradients = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 8.0])]
     results = on_gloo(averaged, ddp_class, steps, inputs=gradients).results
     assert [result.tolist() for result in results] == [[2.0, 5.0]] * 2
+
+
+@BOTH
+def test_wrapping_makes_the_parameters_rank_zeros(ddp_class):
+    results = run(wrapping, 2, ddp_class, DigitsNet, process_group="gloo").results
+    (before0, after0, calls), (before1, after1, _) = results
+    assert torch.equal(before0, after0) and torch.equal(after0, after1)
+    assert not torch.equal(before1, after1)
+    assert [str(call) for call in calls if call.op == "broadcast"][-1] == "broadcast 2 int64"
+
+
+def test_coalesced_broadcasts_ask_for_the_same():
+    theirs, ours, right = run(coalesced, 2, [10] * 7, 100, process_group="gloo").results[1]
+    assert [call.numel for call in theirs] == [30, 30, 10]
+    assert theirs == ours and right
+
+
+def test_an_ignored_parameter_is_left_alone_by_ours():
+    (scale0, grad0), (scale1, grad1) = run(
+        ignored, 2, DistributedDataParallel, process_group="gloo"
+    ).results
+    assert scale0 != scale1 and grad0 != grad1
+
+
+@BOTH
+def test_all_reduced_is_per_variant_and_backward(ddp_class):
+    inputs = [(torch.randn(4, 512), torch.zeros(4, dtype=torch.long))] * 2
+    variants = [{}, {"bucket_cap_mb": 2}]
+    default, capped = on_gloo(all_reduced, ddp_class, three, 2, variants, inputs=inputs).results[0]
+    mib = 2**18  # elements of 4 bytes
+    assert [[call.numel / mib for call in step] for step in default] == [[3], [1, 2]]
+    assert [[call.numel / mib for call in step] for step in capped] == [[3], [2, 1]]
+
+
+def three():
+    return InOrder([2, 0, 1])
+
+
+@BOTH
+def test_layers_are_used_in_the_order_given(ddp_class):
+    inputs = [(torch.randn(6, 512), torch.zeros(6, dtype=torch.long))] * 2
+    caps = {"bucket_cap_mb": 0.1}
+    built = on_gloo(layout, ddp_class, three, 3, caps, inputs=inputs)
+    assert built.results == [[[1], [0], [2]]] * 2
+
+
+def test_averages_are_equal_for_two_ranks_and_not_for_three():
+    for world_size, equal in ((2, True), (3, False)):
+        gradients = [
+            torch.randn(1000, generator=torch.Generator().manual_seed(r)) for r in range(3)
+        ]
+        ways = on_gloo(averages, inputs=gradients[:world_size]).results[1]
+        theirs = [pair[0] for pair in ways.values()]
+        assert torch.equal(theirs[0], theirs[1]) is equal
+        assert torch.equal(theirs[0], theirs[2]) is equal
+        mean = torch.stack(gradients).mean(0)
+        for by_torch, by_ours in ways.values():
+            assert torch.allclose(by_torch, mean, atol=1e-6)
+            assert by_ours is None or torch.equal(by_torch, by_ours)
+
+
+def test_two_forwards_are_refused_by_ours_alone():
+    gradients = [torch.ones(2), 2 * torch.ones(2)]
+    theirs = on_gloo(two_forwards, TorchDDP, inputs=gradients).results
+    assert [grad.tolist() for grad in theirs] == [[2.5, 2.5], [3.5, 3.5]]
+    said = on_gloo(outcome, two_forwards, DistributedDataParallel, inputs=gradients).results
+    assert all(text.startswith("NotSynchronized") for text in said)

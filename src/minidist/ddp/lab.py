@@ -8,16 +8,19 @@ seeds, so that only what DDP does can make them agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.profiler import profile, record_function
 
 from minidist.collective_log import Call, CollectiveLog
 from minidist.ddp.ddp import DistributedDataParallel
+from minidist.ddp.state import broadcast_coalesced
 from minidist.mesh import Mesh
 
 Batch = tuple[Tensor, Tensor]
@@ -160,3 +163,102 @@ def averaged(
         ddp.zero_grad(set_to_none=False)
         ddp(gradient).backward()
     return ddp.module.weight.grad.clone()
+
+
+def wrapping(mesh: Mesh, ddp_class: Any, build: Build) -> tuple[Tensor, Tensor, list[Call]]:
+    """All parameters of a module, flat, before and after it is wrapped; and what was asked for."""
+    torch.manual_seed(mesh.rank)
+    module = build()
+    before = nn.utils.parameters_to_vector(module.parameters()).detach()
+    with CollectiveLog() as log:
+        wrapped(mesh, ddp_class, module, NONE)
+    after = nn.utils.parameters_to_vector(module.parameters()).detach()
+    return before, after, log.calls
+
+
+def coalesced(mesh: Mesh, shapes: Sequence[int], cap: int) -> tuple[list[Call], list[Call], bool]:
+    """What PyTorch's coalesced broadcast asks for, what ours does, and whether all is rank 0's."""
+    group = dist.group.WORLD
+    calls, right = [], []
+    for broadcast in (dist._broadcast_coalesced, broadcast_coalesced):
+        tensors = [torch.full((numel,), float(mesh.rank)) for numel in shapes]
+        with CollectiveLog() as log:
+            broadcast(group, tensors, cap, 0)
+        calls.append(log.calls)
+        right.append(not any(tensor.any() for tensor in tensors))
+    return calls[0], calls[1], all(right)
+
+
+class Scaled(nn.Module):
+    """A linear layer after a scale of its own, which DDP is told to leave alone."""
+
+    _ddp_params_and_buffers_to_ignore = ("scale",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(1))
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.linear(self.scale * inputs)
+
+
+def ignored(mesh: Mesh, ddp_class: Any) -> tuple[float, float]:
+    """The scale of a wrapped Scaled, which starts different on each rank; and its gradient."""
+    torch.manual_seed(mesh.rank)
+    ddp = wrapped(mesh, ddp_class, Scaled(), NONE)
+    ddp(torch.full((1, 4), 1.0 + mesh.rank)).sum().backward()
+    return ddp.module.scale.item(), ddp.module.scale.grad.item()
+
+
+class InOrder(nn.Module):
+    """Layers of 1 MiB each, defined as 0, 1, 2, ... and used in the order given."""
+
+    def __init__(self, order: Sequence[int]):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(512, 512, bias=False) for _ in order)
+        self.order = order
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for index in self.order:
+            inputs = self.layers[index](inputs)
+        return inputs
+
+
+def all_reduced(
+    mesh: Mesh, batch: Batch, ddp_class: Any, build: Build, steps: int, variants: Sequence[Options]
+) -> list[list[list[Call]]]:
+    """For each variant of the class's arguments, the all-reduces of each backward."""
+    return [
+        [
+            [call for call in phase.calls if call.op == "allreduce"]
+            for phase in watch(mesh, batch, ddp_class, build, steps, options)
+            if phase.when.startswith("backward")
+        ]
+        for options in variants
+    ]
+
+
+def averages(mesh: Mesh, gradient: Tensor) -> dict[str, tuple[Tensor, Tensor | None]]:
+    """The average of one gradient per rank in three ways: by PyTorch's DDP, and by ours.
+
+    The last way is ReduceOp.AVG, which neither of them uses.
+    """
+    both = TorchDDP, DistributedDataParallel
+    view = {"gradient_as_bucket_view": True}  # from the second iteration on, .grad is the view
+    after = gradient.clone()
+    dist.all_reduce(after, op=dist.ReduceOp.AVG)
+    return {
+        "times 1/N, then the sum": tuple(averaged(mesh, gradient, cls, 1) for cls in both),
+        "divided by N, then the sum": tuple(averaged(mesh, gradient, cls, 2, view) for cls in both),
+        "the sum, then divided by N": (after, None),
+    }
+
+
+def two_forwards(mesh: Mesh, gradient: Tensor, ddp_class: Any) -> Tensor:
+    """Two forwards, then a backward for each; the gradient that is left in .grad."""
+    ddp = wrapped(mesh, ddp_class, Weights(gradient.numel()), NONE)
+    first, second = ddp(gradient), ddp(gradient)
+    first.backward()
+    second.backward()
+    return ddp.module.weight.grad

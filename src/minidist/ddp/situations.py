@@ -46,13 +46,12 @@ class Step:
     sent: int  # bytes that this rank's messages had in the backward; backend "minidist" only
 
 
-def of_group(calls: Sequence[Call], group: dist.ProcessGroup | None = None) -> list[Call]:
-    """The calls on one group, or on the default one: our DDP's roll calls have their own.
+def in_training(calls: Sequence[Call]) -> list[Call]:
+    """The calls on the default group: the roll calls of our DDP have a group of their own.
 
     Without the stacks, which are long and would travel to the notebook.
     """
-    name = (group or dist.group.WORLD).group_name
-    return [replace(call, stack=()) for call in calls if call.group == name]
+    return [replace(call, stack=()) for call in calls if not call.side]
 
 
 def brief(calls: Sequence[Call]) -> str:
@@ -106,10 +105,10 @@ def digits_steps(
         with CollectiveLog() as log, ddp.no_sync() if step in quiet else contextlib.nullcontext():
             before = mean[0].item()
             loss = cross_entropy(ddp(images), labels)
-            after, forward, sent = mean[0].item(), of_group(log.take()), bytes_sent()
+            after, forward, sent = mean[0].item(), in_training(log.take()), bytes_sent()
             loss.backward()
             gradient = torch.cat([p.grad.flatten() for p in ddp.parameters()])
-            backward, sent = of_group(log.take()), bytes_sent() - sent
+            backward, sent = in_training(log.take()), bytes_sent() - sent
             seen.append(Step(forward, backward, gradient, (before, after), sent))
     return seen
 
@@ -253,7 +252,7 @@ def branches(
             name.removesuffix(".weight"): None if p.grad is None else p.grad.item()
             for name, p in ddp.module.named_parameters()
         }
-        steps.append(BranchStep(of_group(log.calls), gradients))
+        steps.append(BranchStep(in_training(log.calls), gradients))
     return steps
 
 
@@ -272,9 +271,9 @@ def stacked(
             calls = []
             for _ in range(steps):
                 loss = ddp(torch.ones(1, 512)).sum()
-                forward = of_group(log.take())
+                forward = in_training(log.take())
                 loss.backward()
-                calls.append((forward, of_group(log.take())))
+                calls.append((forward, in_training(log.take())))
         out.append(calls)
     return out
 
@@ -373,12 +372,17 @@ def uneven(
     build: Callable[[], nn.Module],
     options: Options = NONE,
     join: Options | None = NONE,
-    timeout_s: float = 60.0,
+    timeout_s: float | None = None,
 ) -> dict[str, Any]:
-    """`batches` steps on this rank. join: arguments of join(), or None for a loop without it."""
-    group = dist.new_group(timeout=timedelta(seconds=timeout_s))
+    """`batches` steps on this rank. join: arguments of join(), or None for a loop without it.
+
+    timeout_s: the deadline of the process group, if not the run's.
+    """
+    if timeout_s:
+        group = dist.new_group(timeout=timedelta(seconds=timeout_s))
+        options = {"process_group": group, **options}
     torch.manual_seed(mesh.rank)
-    ddp = wrapped(mesh, ddp_class, build(), {"process_group": group, **options})
+    ddp = wrapped(mesh, ddp_class, build(), options)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     gradients, starts = [], []
     with CollectiveLog() as log, contextlib.nullcontext() if join is None else ddp.join(**join):
@@ -389,7 +393,7 @@ def uneven(
             gradients.append(next(ddp.parameters()).grad.flatten()[0].item())
             optimizer.step()
         starts.append(len(log.calls))
-    mine = [of_group(log.calls[i:], group) for i in starts]
+    mine = [in_training(log.calls[i:]) for i in starts]
     dist.barrier()
     return {
         "gradients": gradients,
