@@ -190,8 +190,7 @@ class Reducer:
         if self.divisor is None:
             self.divisor = dist.get_world_size(self.group)
             if self.nonjoined:
-                self.nonjoined.wait()
-                self.divisor = int(self.nonjoined.result()[0])
+                self.divisor = int(self.nonjoined.get_future().wait()[0])
         return self.divisor
 
     def all_reduce_bucket(self, index: int) -> None:

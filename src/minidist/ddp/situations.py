@@ -43,7 +43,7 @@ class Step:
     backward: list[Call]
     gradient: Tensor  # all gradients in one, (n,)
     mean: tuple[float, float]  # norm1.running_mean[0] before and after the forward
-    sent: int  # bytes that this rank's messages had in the backward; backend "minidist" only
+    sent: tuple[int, int]  # bytes of its messages in both; of the backend "minidist" only
 
 
 def in_training(calls: Sequence[Call]) -> list[Call]:
@@ -103,12 +103,12 @@ def digits_steps(
         if not adds_up:
             ddp.zero_grad(set_to_none=not zeros)
         with CollectiveLog() as log, ddp.no_sync() if step in quiet else contextlib.nullcontext():
-            before = mean[0].item()
+            before, start = mean[0].item(), bytes_sent()
             loss = cross_entropy(ddp(images), labels)
-            after, forward, sent = mean[0].item(), in_training(log.take()), bytes_sent()
+            after, forward, middle = mean[0].item(), in_training(log.take()), bytes_sent()
             loss.backward()
             gradient = torch.cat([p.grad.flatten() for p in ddp.parameters()])
-            backward, sent = in_training(log.take()), bytes_sent() - sent
+            backward, sent = in_training(log.take()), (middle - start, bytes_sent() - middle)
             seen.append(Step(forward, backward, gradient, (before, after), sent))
     return seen
 
