@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from math import inf, sqrt
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -15,11 +14,11 @@ import traitlets
 from minidist import palette
 from minidist.cost import ALLREDUCE_COSTS, crossover
 from minidist.transports.simulated import ALPHA, BETA
+from minidist.widgets.common import code, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HERE = Path(__file__).parent
 BANDWIDTH = 1 / BETA
 WORLD_SIZES = (*range(2, 17), 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 SMALLEST, LARGEST = 1 << 6, 1 << 30  # bytes: the ends of the axis
@@ -34,28 +33,6 @@ CURVES: dict[str, tuple[str, int, tuple[float, ...], str]] = {
 }
 
 
-def _style() -> str:
-    """The palette as the widget's own variables, light and dark, then its style sheet.
-
-    Colours come from the page's variables where it has them; JupyterLab and Colab have none.
-    """
-
-    def variables(dark: bool) -> str:
-        named = palette.css_variables(dark).items()
-        return "".join(f"--mx-{name[2:]}: var({name}, {colour}); " for name, colour in named)
-
-    light = f"{{ {variables(False)} color-scheme: light; }}\n"
-    dark = f"{{ {variables(True)} color-scheme: dark; }}\n"
-    pages = ('html[data-theme="dark"]', 'html[theme="dark"]', 'body[data-jp-theme-light="false"]')
-    plain = "html:not([data-theme], [theme]) body:not([data-jp-theme-light])"
-    return (
-        f".minidist-explorer {light}"
-        f"{', '.join(f'{page} .minidist-explorer' for page in pages)} {dark}"
-        f"@media (prefers-color-scheme: dark) {{ {plain} .minidist-explorer {dark} }}\n"
-        + (HERE / "explorer.css").read_text(encoding="utf-8")
-    )
-
-
 class Explorer(anywidget.AnyWidget):
     """Sliders for alpha, bandwidth, world size and size; a curve of time for each algorithm.
 
@@ -65,8 +42,8 @@ class Explorer(anywidget.AnyWidget):
     alpha is in seconds, bandwidth in bytes per second, nbytes what the vertical line stands at.
     """
 
-    _esm = HERE / "explorer.js"
-    _css = _style()
+    _esm = code("explorer")
+    _css = style("explorer")
     curves = traitlets.List(traitlets.Dict()).tag(sync=True)
     world_sizes = traitlets.List(traitlets.Int()).tag(sync=True)
     shown = traitlets.List(traitlets.Unicode()).tag(sync=True)
