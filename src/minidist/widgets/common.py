@@ -1,4 +1,4 @@
-"""What all widgets share: the palette as style, and the code and style they are made of."""
+"""What all widgets share: the code and style they are made of, and how they name numbers."""
 
 from __future__ import annotations
 
@@ -39,3 +39,23 @@ def _variables(dark: bool) -> str:
 
 def _text(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
+
+
+def size_name(nbytes: float) -> str:
+    """1234567 -> '1.2 MiB'."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if nbytes >= unit:
+            return (
+                f"{nbytes / unit:.2g} {name}"
+                if nbytes < 10 * unit
+                else f"{nbytes / unit:.0f} {name}"
+            )
+    return f"{nbytes:.0f} B"
+
+
+def time_name(seconds: float) -> str:
+    """1.234e-05 -> '12.3 µs'."""
+    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= 0.9995 * unit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds * 1e9:.3g} ns"

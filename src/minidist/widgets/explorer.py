@@ -14,7 +14,7 @@ import traitlets
 from minidist import palette
 from minidist.cost import ALLREDUCE_COSTS, crossover
 from minidist.transports.simulated import ALPHA, BETA
-from minidist.widgets.common import code, style
+from minidist.widgets.common import code, size_name, style, time_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -233,16 +233,16 @@ def crossover_figure(
             low = min(low, times[0], *(p["seconds"] for p in mine))
         axes.set(xscale="log", yscale="log", xlim=ends, xlabel="bytes per rank")
         axes.set_xticks(
-            [1 << k for k in range(10, 31, 5)], [_size(1 << k) for k in range(10, 31, 5)]
+            [1 << k for k in range(10, 31, 5)], [size_name(1 << k) for k in range(10, 31, 5)]
         )
         axes.xaxis.set_minor_locator(mpl.ticker.NullLocator())
-        axes.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda y, _: _time(y)))
+        axes.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda y, _: time_name(y)))
         axes.yaxis.set_minor_locator(mpl.ticker.NullLocator())
         if shown:  # room for the band
             high = axes.get_ylim()[1]
             axes.set_ylim(low * (low / high) ** 0.16, high)
         axes.set_title(
-            f"{world_size} ranks, alpha {_time(alpha)}, {bandwidth / 1e9:.3g} GB/s",
+            f"{world_size} ranks, alpha {time_name(alpha)}, {bandwidth / 1e9:.3g} GB/s",
             fontsize=10,
             pad=18,
         )
@@ -255,7 +255,7 @@ def crossover_figure(
             if region.low > SMALLEST:
                 axes.axvline(region.low, color=palette.LIGHT["ink"], linewidth=1, dashes=(2, 2))
                 axes.annotate(
-                    _size(region.low),
+                    size_name(region.low),
                     (region.low, 1.0),
                     (0, 3),
                     xycoords=axes.get_xaxis_transform(),
@@ -280,23 +280,3 @@ def crossover_figure(
         if shown:
             axes.legend(loc="upper left", title=title, title_fontsize=9, fontsize=9)
     return figure
-
-
-def _size(nbytes: float) -> str:
-    """1234567 -> '1.2 MiB'."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if nbytes >= unit:
-            return (
-                f"{nbytes / unit:.2g} {name}"
-                if nbytes < 10 * unit
-                else f"{nbytes / unit:.0f} {name}"
-            )
-    return f"{nbytes:.0f} B"
-
-
-def _time(seconds: float) -> str:
-    """1.234e-05 -> '12.3 µs'."""
-    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if seconds >= 0.9995 * unit:
-            return f"{seconds / unit:.3g} {name}"
-    return f"{seconds * 1e9:.3g} ns"
