@@ -63,6 +63,7 @@ function curve(layers, forward, wire) {
 
 const lastReady = (view) => (view.ready.length ? view.ready.at(-1)[2] : Math.min(view.finalize, ...view.buckets.map((b) => b[2])));
 const endOf = (step) => Math.max(...step.ranks.map((view) => view.finalize));
+const secondsOf = (step) => Math.max(...step.ranks.map((view) => view.finalize - view.forward));
 
 // Seconds in which something was on its way, and the part of it while backward still computed.
 function communication(view) {
@@ -128,7 +129,7 @@ function drawLanes(step, width, one) {
   picture.append(grid);
   step.ranks.forEach((view, rank) => {
     const top = y;
-    picture.append(words({ x: 2, y: y + 12, class: "mt-rank" }, one.alike ? "each rank" : `rank ${rank}`));
+    picture.append(words({ x: 2, y: y + 12, class: "mt-rank" }, one.alike ? "any rank" : `rank ${rank}`));
     y += 18;
     const add = (item) => items.push({ rank, ...item });
 
@@ -232,7 +233,7 @@ function drawBuckets(step, at, width, one) {
     const buckets = bucketsAt(view, at, one.bytes);
     const pitch = Math.min(58, (width - left - 10) / buckets.length);
     const wide = Math.max(2, pitch - (pitch > 12 ? 6 : 1));
-    picture.append(words({ x: 2, y: y + 21, class: "mt-rank" }, one.alike ? "each rank" : `rank ${rank}`));
+    picture.append(words({ x: 2, y: y + 21, class: "mt-rank" }, one.alike ? "any rank" : `rank ${rank}`));
     buckets.forEach(({ k, share, state }, i) => {
       const x = left + i * pitch;
       const group = svg("g", { class: `mt-bucket mt-${state}`, style: `--c:${colour(k)}` });
@@ -254,17 +255,16 @@ function drawBuckets(step, at, width, one) {
 // --- step time over cap ----------------------------------------------------------------------
 
 // The caps worth a look: from well below the smallest recorded one to one bucket for all.
-function capsOf(layers, points) {
-  const sizes = layers.map((layer) => layer[2]);
-  const total = sizes.reduce((sum, size) => sum + size, 0);
-  const low = Math.min(total / 64, ...points.map((p) => p.cap / 2));
-  return [Math.max(1, Math.min(...sizes), low) / 1.2, 1.4 * Math.max(total, ...points.map((p) => p.cap))];
+function capsOf(model, points) {
+  const total = model.layers.reduce((sum, layer) => sum + layer[2], 0);
+  const caps = points.map((point) => point.cap);
+  return [Math.max(1, Math.min(total / 64, model.best, ...caps.map((cap) => cap / 2)) / 1.3), 1.4 * Math.max(total, ...caps)];
 }
 
 function drawCurve(width, model, points, chosen, mode) {
   const narrow = width < NARROW;
   const area = { left: narrow ? 52 : 64, right: width - 14, top: 24, bottom: 176 };
-  const [low, high] = capsOf(model.layers, points);
+  const [low, high] = capsOf(model, points);
   const samples = [...Array(241).keys()].map((i) => low * (high / low) ** (i / 240));
   samples.push(model.best, model.best * 1.0005);
   const line = samples.sort((a, b) => a - b).map((cap) => [cap, model.seconds(cap)]);
@@ -276,7 +276,7 @@ function drawCurve(width, model, points, chosen, mode) {
   const y = (seconds) => area.bottom - ((area.bottom - area.top) * (Math.min(roof, seconds) - floor)) / (roof - floor);
   const picture = svg("g");
 
-  const unit = niceUnit(roof - floor, 4);
+  const unit = niceUnit(roof - floor, 5);
   for (let at = Math.ceil(floor / unit) * unit; at <= roof; at += unit) {
     picture.append(svg("path", { d: `M${area.left} ${y(at)}H${area.right}`, class: "mt-grid" }));
     picture.append(words({ x: area.left - 6, y: y(at) + 4, class: "mt-tick w-end" }, timeName(at)));
@@ -469,9 +469,9 @@ function render({ model, el }) {
     const count = step.ranks[0].buckets.length;
     const share = Math.round(100 * hiddenShare(step));
     const capText = inModel() ? `a cap of ${sizeName(get("cap"))}` : run.cap === null ? "the default caps" : `a cap of ${run.label}`;
-    headline.textContent = `${inModel() ? "Expected" : "Recorded"} with ${capText}: ${count} bucket${count > 1 ? "s" : ""}, ${timeName(endOf(step))} in all; ${share}\u00a0% of the communication is hidden behind backward.`;
+    headline.textContent = `${inModel() ? "Expected" : "Recorded"} with ${capText}: ${count} bucket${count > 1 ? "s" : ""}, ${timeName(secondsOf(step))}; ${share}\u00a0% of the communication is hidden behind backward.`;
     root.dataset.hidden = hiddenShare(step);
-    root.dataset.seconds = endOf(step);
+    root.dataset.seconds = secondsOf(step);
     drawChart(width);
     show();
   }
@@ -492,7 +492,7 @@ function render({ model, el }) {
     root.dataset.best = expected.best;
     root.dataset.fastest = first ? first.cap : "";
 
-    const [low, high] = capsOf(expected.layers, points).map(Math.log2);
+    const [low, high] = capsOf(expected, points).map(Math.log2);
     cap.input.min = Math.floor(low);
     cap.input.max = Math.ceil(high);
     cap.show(Math.log2(get("cap")), sizeName(get("cap")));

@@ -309,6 +309,9 @@ def fit_wire(runs: Sequence[Run]) -> tuple[float, float]:
 
 # On paper
 
+LANES = {"compute": 0.9, "hooks": 0.5, "buckets": 1.3, "all-reduce": 1.3}  # heights
+GAP, TITLE = 0.25, 0.85
+
 
 def timeline_figure(
     traces: Traces,
@@ -317,4 +320,197 @@ def timeline_figure(
     alpha: float | None = None,
     bandwidth: float | None = None,
 ) -> Figure:
-    raise NotImplementedError
+    """The timeline on paper: the typical step of one run, and the step time over the bucket cap.
+
+    Takes what `timeline` takes. Drawn in the light palette, which the book turns dark by itself.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    runs = read_runs(traces)
+    shown = fastest(runs) if start is None else next(run for run in runs if run.cap_mb == start)
+    views = shown.steps[shown.typical]
+    rank_height = TITLE + sum(LANES.values()) + len(LANES) * GAP
+    heights = [0.22 * rank_height * len(views) + 0.45, 2.3]
+    with mpl.rc_context():
+        palette.figure_style()
+        figure = Figure(figsize=(6.8, sum(heights)), facecolor="none", layout="constrained")
+        upper, lower = figure.subplots(2, height_ratios=heights)
+        _draw_lanes(upper, views, rank_height)
+        count = len(views[0].buckets)
+        upper.set_title(
+            f"bucket cap {shown.label}, step {shown.typical}: {count} bucket"
+            f"{'' if count == 1 else 's'}, {time_name(max(v.seconds for v in views))}",
+            fontsize=10,
+        )
+        _draw_caps(lower, runs, Model.of(runs, alpha, bandwidth))
+    return figure
+
+
+def _draw_lanes(axes: Axes, views: Sequence[Step], rank_height: float) -> None:
+    began = min(view.forward for view in views)
+    end = max(view.finalize for view in views) - began
+    unit, name = (1.0, "s") if end >= 1 else (1e3, "ms") if end >= 1e-3 else (1e6, "\u00b5s")
+
+    def at(seconds: float) -> float:
+        return (seconds - began) * unit
+
+    labels: dict[float, str] = {}
+    for rank, view in enumerate(views):
+        top = rank * rank_height + TITLE
+        axes.text(0, top - 0.3, f"rank {rank}", fontsize=9, fontweight="bold")
+        for lane, height in LANES.items():
+            labels[top + height / 2] = lane
+            _LANE[lane](axes, view, top, height, at)
+            top += height + GAP
+    axes.set(xlim=(0, 1.005 * end * unit), ylim=(len(views) * rank_height + 0.1, 0))
+    axes.set_xlabel(name)
+    axes.set_yticks(list(labels), list(labels.values()), fontsize=8.5)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+    axes.spines["left"].set_visible(False)
+
+
+def _colour(bucket: int) -> str:
+    return palette.PALETTE_LIGHT[bucket % len(palette.PALETTE_LIGHT)]
+
+
+def _begins(view: Step) -> list[float]:
+    """When each gradient's computation begins: with the one before it ready."""
+    return [view.backward, *(ready.at for ready in view.ready)][: len(view.ready)]
+
+
+def _compute(axes: Axes, view: Step, top: float, height: float, at: Any) -> None:
+    def bar(start: float, end: float, **look: Any) -> None:
+        axes.barh(top, at(end) - at(start), height, at(start), align="edge", **look)
+
+    names = palette.LIGHT
+    bar(view.forward, view.backward, facecolor=names["surface"], edgecolor=names["line"])
+    for ready, start in zip(view.ready, _begins(view), strict=True):
+        bar(start, ready.at, facecolor=_colour(ready.bucket), alpha=0.4, edgecolor=names["paper"])
+    bar(view.backward_end, view.finalize, fill=False, edgecolor=names["bad"], linestyle=(0, (3, 2)))
+    for word, start, end in (
+        ("forward", view.forward, view.backward),
+        ("waits", view.backward_end, view.finalize),
+    ):
+        if end - start > 0.09 * (view.finalize - view.forward):
+            axes.text(
+                at((start + end) / 2),
+                top + height / 2,
+                word,
+                ha="center",
+                va="center",
+                fontsize=8,
+                color=names["muted"],
+            )
+
+
+def _hooks(axes: Axes, view: Step, top: float, height: float, at: Any) -> None:
+    for ready in view.ready:
+        x = at(ready.at)
+        axes.plot([x, x], [top, top + height], color=_colour(ready.bucket), linewidth=1.4)
+
+
+def _fillings(axes: Axes, view: Step, top: float, height: float, at: Any) -> None:
+    begins = _begins(view)
+    spans = []
+    for bucket in view.buckets:
+        mine = [i for i, ready in enumerate(view.ready) if ready.bucket == bucket.index]
+        spans.append((begins[mine[0]] if mine else bucket.launch, bucket.launch))
+    rows, count = _rows(spans, 0.01 * view.seconds)
+    least = 0.006 * (view.finalize - view.forward)  # a bucket of one gradient is a stroke
+    for bucket, (start, launch), row in zip(view.buckets, spans, rows, strict=True):
+        high = height / count
+        floor = top + high * (row + 1)
+        colour = _colour(bucket.index)
+        look = {"align": "edge", "facecolor": colour}
+        axes.barh(floor, at(launch) - at(start), -high, at(start), alpha=0.12, **look)
+        xs, ys, filled = [at(start)], [floor], 0
+        for ready in view.ready:
+            if ready.bucket == bucket.index:
+                filled += ready.nbytes
+                xs.append(at(min(ready.at, launch - least)))
+                ys.append(floor - high * min(1.0, filled / max(1, bucket.nbytes)))
+        axes.fill_between([*xs, at(launch)], [*ys, ys[-1]], floor, step="post", color=colour, lw=0)
+
+
+def _flights(axes: Axes, view: Step, top: float, height: float, at: Any) -> None:
+    rows, count = _rows([(b.launch, b.done) for b in view.buckets], 0.001 * view.seconds)
+    high = height / max(count, 2)
+    for bucket, row in zip(view.buckets, rows, strict=True):
+        start, width = at(bucket.launch), at(bucket.done) - at(bucket.launch)
+        axes.barh(
+            top + high * row,
+            width,
+            0.92 * high,
+            start,
+            align="edge",
+            facecolor=_colour(bucket.index),
+            linewidth=0,
+        )
+        if high >= 0.4 and width > 0.025 * (at(view.finalize) - at(view.forward)):
+            axes.text(
+                start + width / 2,
+                top + high * (row + 0.46),
+                str(bucket.index),
+                ha="center",
+                va="center",
+                fontsize=7.5,
+                fontweight="bold",
+                color=palette.on_chunk(bucket.index % len(palette.PALETTE_LIGHT)),
+            )
+
+
+_LANE = {"compute": _compute, "hooks": _hooks, "buckets": _fillings, "all-reduce": _flights}
+
+
+def _rows(spans: Sequence[tuple[float, float]], slack: float) -> tuple[list[int], int]:
+    """For spans that overlap by more than `slack`: the first row that is free, and the count."""
+    free: list[float] = []
+    rows = []
+    for start, end in spans:
+        row = next((k for k, until in enumerate(free) if until <= start + slack), len(free))
+        free[row : row + 1] = [end]
+        rows.append(row)
+    return rows, max(1, len(free))
+
+
+def _draw_caps(axes: Axes, runs: Sequence[Run], model: Model) -> None:
+    import matplotlib as mpl
+
+    points = [run for run in runs if run.cap_mb is not None]
+    caps = [run.cap_mb * MIB for run in points]
+    total = sum(layer.nbytes for layer in model.layers)
+    low = max(1, min([total / 64, model.best, *(cap / 2 for cap in caps)]) / 1.3)
+    high = 1.4 * max([total, *caps])
+    samples = [low * (high / low) ** (i / 300) for i in range(301)]
+    samples = sorted([*samples, model.best])
+    ink, accent = palette.LIGHT["ink"], palette.LIGHT["accent"]
+    expected = [model.seconds(cap) for cap in samples]
+    axes.step(samples, expected, where="pre", color=ink, label="model")
+    if points:
+        low_, middle, high_ = zip(*(_quartiles(run.seconds) for run in points), strict=True)
+        below = [m - q for m, q in zip(middle, low_, strict=True)]
+        above = [q - m for m, q in zip(middle, high_, strict=True)]
+        axes.errorbar(
+            caps,
+            middle,
+            [below, above],
+            fmt="D",
+            color=accent,
+            markersize=5,
+            linewidth=1.4,
+            label="recorded: median, middle half",
+        )
+        first = fastest(points)
+        said = f"fastest recorded {first.label}, "
+    else:
+        said = ""
+    axes.axvline(model.best, color=ink, linewidth=1, dashes=(4, 3))
+    axes.set_title(f"{said}best by the model {size_name(model.best)}", fontsize=10, pad=20)
+    axes.set(xscale="log", xlim=(low, high), xlabel="bucket cap")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda x, _: size_name(x)))
+    axes.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda y, _: time_name(y)))
+    over = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
+    axes.legend(ncols=2, fontsize=8.5, **over)
