@@ -104,6 +104,7 @@ class Bucket:
         first = self.parameters[0]
         if any((p.dtype, p.device) != (first.dtype, first.device) for p in self.parameters):
             raise ValueError("the parameters of a bucket must have one dtype and one device")
+        self._dense = [is_dense(p) for p in self.parameters]
         self.flat: Tensor | None = None
         self.views: list[Tensor] = []
         if not sparse:
@@ -119,10 +120,10 @@ class Bucket:
     def views_of(self, flat: Tensor) -> list[Tensor]:
         """The gradients in a flat tensor of this bucket's size, each in its parameter's strides."""
         views, offset = [], 0
-        for parameter in self.parameters:
+        for parameter, dense in zip(self.parameters, self._dense, strict=True):
             part = flat[offset : offset + parameter.numel()]
             offset += parameter.numel()
-            if is_dense(parameter):
+            if dense:
                 views.append(part.as_strided(parameter.shape, parameter.stride()))
             else:
                 views.append(part.view(parameter.shape))

@@ -23,6 +23,7 @@ from minidist.ddp.state import (
     BROADCAST_BYTES,
     broadcast_coalesced,
     buffers_of,
+    modules_of,
     state_of,
     verify_parameters,
 )
@@ -112,7 +113,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         # 2. Parameters and buffers, less the ignored
         self.module = module
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-        self._wrapped = self._parameters_now()
+        self._wrapped, self._seen = self._parameters_now(), self._glance()
         trained = self._trained_parameters()
         self.device = trained[0][1].device
 
@@ -226,6 +227,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         return (
             self.forward_sync_buffers
             and self.require_forward_param_sync
+            and any(module._buffers for module in modules_of(self.module))
             and bool(buffers_of(self.module, self.parameters_to_ignore))
         )
 
@@ -345,8 +347,19 @@ class DistributedDataParallel(nn.Module, Joinable):
             if name not in self.parameters_to_ignore
         }
 
+    def _glance(self) -> list[tuple[int, bool]]:
+        """`_parameters_now` without names, in a fifth of the time: for a look in every forward."""
+        return [
+            (id(parameter), parameter.requires_grad)
+            for module in modules_of(self.module)
+            for parameter in module._parameters.values()
+            if parameter is not None
+        ]
+
     def _check_parameters(self) -> None:
         """Raise ParametersChanged if a parameter would train without anybody averaging it."""
+        if self._glance() == self._seen:
+            return
         now = self._parameters_now()
         if now == self._wrapped:
             return

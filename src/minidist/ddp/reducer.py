@@ -34,7 +34,7 @@ class Reducer:
     names, parameters: those to reduce, each once. buckets: the first iteration's, lists of indices
     of parameters. rebuild_limits: the size limits, in bytes, of those after it.
     record: called with (kind, name, bucket, bytes) as things happen; kinds are "backward", "ready",
-    "launch", "done" and "finalize".
+    "launch", "done", "wait" and "finalize".
     Price of a synchronised backward: one all-reduce per bucket, the bytes of all gradients.
     As PyTorch's Reducer (torch/csrc/distributed/c10d/reducer.cpp).
     """
@@ -82,9 +82,8 @@ class Reducer:
         self.guard = Guard(self)
         # A node lives only as long as somebody holds it; its hook must not hold the reducer.
         self.accumulators = [get_gradient_edge(parameter).node for parameter in self.parameters]
-        hook = weakref.WeakMethod(self.autograd_hook)
         for index, node in enumerate(self.accumulators):
-            node.register_hook(lambda *_, index=index: (call := hook()) and call(index))
+            node.register_hook(_hook(weakref.ref(self), index))
 
     # Before a backward pass
 
@@ -116,13 +115,14 @@ class Reducer:
 
     def autograd_hook(self, index: int) -> None:
         """Called by autograd when it has accumulated the gradient of parameter `index`."""
-        if self.find_unused_parameters or self._first_static_iteration:
+        first_static = self._first_static_iteration
+        if self.find_unused_parameters or first_static:
             self.used[index] |= self.parameters[index].grad is not None
         if not self.expects_hooks:
             self.guard.unexpected_gradient(index)
             return
         self.guard.expected_gradient()
-        if self._first_static_iteration:
+        if first_static:
             self.hook_counts[index] += 1  # how often it is used; all is reduced at the end
             return
         if not self.unused_are_marked:
@@ -170,18 +170,20 @@ class Reducer:
             bucket.flat = gradient if self.comm_hook else gradient.div_(self._divisor())
             return
         view = bucket.views[place]
-        with torch.no_grad():
-            if gradient is None:
-                view.zero_()
-            elif self.gradient_as_bucket_view and is_alias(gradient, view):
-                if not self.comm_hook:
-                    view.div_(self._divisor())
-            elif self.comm_hook:
-                view.copy_(gradient)
-            else:  # copies and divides in one pass over memory
-                torch.mul(gradient, 1.0 / self._divisor(), out=view)
-            if self.gradient_as_bucket_view and gradient is not None:
-                parameter.grad = view
+        if gradient is None:
+            view.zero_()
+            return
+        if gradient.requires_grad:  # backward(create_graph=True); no_grad() costs more than a copy
+            gradient = gradient.detach()
+        if self.gradient_as_bucket_view and is_alias(gradient, view):
+            if not self.comm_hook:
+                view.div_(self._divisor())
+        elif self.comm_hook:
+            view.copy_(gradient)
+        else:  # copies and divides in one pass over memory
+            torch.mul(gradient, 1.0 / self._divisor(), out=view)
+        if self.gradient_as_bucket_view:
+            parameter.grad = view
 
     def _divisor(self) -> int:
         """The world size; in join(), if so asked, the number of ranks that still have batches."""
@@ -220,6 +222,8 @@ class Reducer:
     def finalize_backward(self) -> None:
         """Wait for the buckets in their order, and give every parameter its averaged gradient."""
         self.expects_hooks = False
+        if self.record:
+            self.record("wait", "", None, 0)
         self.roll_call.answer()  # before a wait that would have no end
         with torch.no_grad():
             for bucket in self.buckets:
@@ -241,7 +245,8 @@ class Reducer:
             self.record("finalize", "", None, 0)
 
     def _give_back(self, bucket: Bucket, result: Tensor) -> None:
-        for k, view in enumerate(bucket.views_of(result)):
+        views = bucket.views if result is bucket.flat else bucket.views_of(result)
+        for k, view in enumerate(views):
             parameter = bucket.parameters[k]
             if self.gradient_as_bucket_view and not is_alias(view, bucket.views[k]):
                 bucket.views[k].copy_(view)  # a hook has put its result into a tensor of its own
@@ -349,3 +354,11 @@ class Reducer:
                 if parameter.grad is not None and not is_alias(parameter.grad, view):
                     view.copy_(parameter.grad)
                     parameter.grad = view
+
+
+def _hook(reducer: weakref.ref[Reducer], index: int) -> Callable[..., None]:
+    def hook(*_: Any) -> None:
+        if (alive := reducer()) is not None:
+            alive.autograd_hook(index)
+
+    return hook
