@@ -7,9 +7,9 @@ import re
 import pytest
 
 from minidist import palette
-from minidist.widgets import Explorer, Player
+from minidist.widgets import Explorer, Player, Timeline
 
-WIDGETS = [Player, Explorer]
+WIDGETS = [Player, Explorer, Timeline]
 
 
 @pytest.mark.parametrize("dark", [False, True])

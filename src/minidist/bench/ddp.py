@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
-from minidist.bench.machine import M, median_and_quartiles, size_name
+from minidist.bench.machine import M, median_and_quartiles
 from minidist.ddp import DistributedDataParallel
 from minidist.launch import run
 from minidist.mesh import Mesh

@@ -8,7 +8,7 @@ const ALPHAS = [-7, -1]; // powers of ten: the ends of the sliders
 const BANDWIDTHS = [6, 13];
 const LAYERS = [-6, 0];
 const MIB = 2 ** 20;
-const EVENTS = ["forward", "backward", "ready", "launch", "done", "finalize"]; // order of equal times
+const EVENTS = ["forward", "backward", "ready", "launch", "wait", "done", "finalize"]; // order of equal times
 
 // --- the model -------------------------------------------------------------------------------
 
@@ -36,7 +36,7 @@ function predicted(layers, forward, wire, cap) {
   return {
     ranks: [{
       forward: 0, backward: forward, ready, buckets: buckets.map(([, , bytes, launch, done], k) => [k, bytes, launch, done]),
-      finalize: Math.max(at, ...buckets.map(([, , , , done]) => done)),
+      wait: at, finalize: Math.max(at, ...buckets.map(([, , , , done]) => done)),
     }],
   };
 }
@@ -92,6 +92,7 @@ function eventsOf(step) {
     { at: view.backward, rank, kind: "backward" },
     ...view.ready.map(([, , at], i) => ({ at, rank, kind: "ready", i })),
     ...view.buckets.flatMap(([, , launch, done], i) => [{ at: launch, rank, kind: "launch", i }, { at: done, rank, kind: "done", i }]),
+    { at: view.wait, rank, kind: "wait" },
     { at: view.finalize, rank, kind: "finalize" },
   ]);
   return events.sort((a, b) => a.at - b.at || EVENTS.indexOf(a.kind) - EVENTS.indexOf(b.kind) || a.rank - b.rank);
@@ -134,7 +135,6 @@ function drawLanes(step, width, one) {
     const add = (item) => items.push({ rank, ...item });
 
     // Computing: forward, then for each gradient the time that led to it, then waiting.
-    const stop = lastReady(view);
     name("compute", y, 20);
     picture.append(box(x(view.forward), y, x(view.backward) - x(view.forward), 20, { class: "mt-forward" }));
     if (x(view.backward) - x(view.forward) > 50) picture.append(words({ x: (x(view.forward) + x(view.backward)) / 2, y: y + 14, class: "mt-word" }, "forward"));
@@ -145,10 +145,10 @@ function drawLanes(step, width, one) {
       picture.append(box(x(begins[i]), y, x(at) - x(begins[i]), 20, { class: "mt-layer", style: `--c:${colour(bucket)}` }));
       add({ kind: "layer", i, y, height: 20, from: begins[i], to: at });
     });
-    if (view.finalize > stop) {
-      picture.append(box(x(stop), y + 0.5, x(view.finalize) - x(stop) - 0.5, 19, { class: "mt-wait" }));
-      if (x(view.finalize) - x(stop) > 44) picture.append(words({ x: (x(stop) + x(view.finalize)) / 2, y: y + 14, class: "mt-word" }, "waits"));
-      add({ kind: "wait", y, height: 20, from: stop, to: view.finalize });
+    if (view.finalize > view.wait) {
+      picture.append(box(x(view.wait), y + 0.5, x(view.finalize) - x(view.wait) - 0.5, 19, { class: "mt-wait" }));
+      if (x(view.finalize) - x(view.wait) > 44) picture.append(words({ x: (x(view.wait) + x(view.finalize)) / 2, y: y + 14, class: "mt-word" }, "waits"));
+      add({ kind: "wait", y, height: 20, from: view.wait, to: view.finalize });
     }
     y += 24;
 
@@ -414,6 +414,7 @@ function render({ model, el }) {
     const view = step.ranks[rank];
     if (kind === "forward") return `the forward begins${who}`;
     if (kind === "backward") return `backward begins${who}`;
+    if (kind === "wait") return `backward is over${who}: what is not averaged yet is waited for`;
     if (kind === "finalize") return `all gradients are averaged and in place${who}`;
     if (kind === "ready") {
       const [parameter, k] = view.ready[i];
@@ -520,7 +521,7 @@ function render({ model, el }) {
     root.dataset.events = events.length;
     back.disabled = here <= 0;
     forward.disabled = here >= end;
-    const kinds = { forward: "forward", ready: "ready", launch: "flight", done: "flight", finalize: "wait" };
+    const kinds = { forward: "forward", ready: "ready", launch: "flight", done: "flight", wait: "wait", finalize: "wait" };
     lightUp(pointed ?? (here < end && event && lanes.items.find((item) => item.rank === event.rank && item.kind === kinds[event.kind] && item.i === event.i)));
 
     const width = widthFor(root, 260);

@@ -81,12 +81,7 @@ def timeline(
         timeline(traces)
     """
     recorded = read_runs(traces)
-    if start is None:
-        shown = recorded.index(fastest(recorded))
-    elif start in [run.cap_mb for run in recorded]:
-        shown = [run.cap_mb for run in recorded].index(start)
-    else:
-        raise ValueError(f"start is {start}, but the caps are {[r.cap_mb for r in recorded]}")
+    shown = recorded.index(opened(recorded, start))
     model = Model.of(recorded, alpha, bandwidth)
     cost = ring_allreduce_cost(model.world_size, 1.0)
     return Timeline(
@@ -192,6 +187,7 @@ def _views(views: Sequence[Step], names: list[tuple[str, int]]) -> list[dict[str
             "backward": since(v.backward),
             "ready": [[names.index((r.name, r.nbytes)), r.bucket, since(r.at)] for r in v.ready],
             "buckets": [[b.index, b.nbytes, since(b.launch), since(b.done)] for b in v.buckets],
+            "wait": since(v.wait),
             "finalize": since(v.finalize),
         }
         for v in views
@@ -231,6 +227,16 @@ def _gradients(run: Run) -> frozenset[tuple[str, int]]:
 def fastest(runs: Sequence[Run]) -> Run:
     """The one whose median step is the shortest."""
     return min(runs, key=lambda run: statistics.median(run.seconds))
+
+
+def opened(runs: Sequence[Run], start: float | None) -> Run:
+    """The one that is shown first."""
+    if start is None:
+        return fastest(runs)
+    found = [run for run in runs if run.cap_mb == start]
+    if not found:
+        raise ValueError(f"start is {start}, but the caps are {[run.cap_mb for run in runs]}")
+    return found[0]
 
 
 # The model beside them
@@ -328,7 +334,7 @@ def timeline_figure(
     from matplotlib.figure import Figure
 
     runs = read_runs(traces)
-    shown = fastest(runs) if start is None else next(run for run in runs if run.cap_mb == start)
+    shown = opened(runs, start)
     views = shown.steps[shown.typical]
     rank_height = TITLE + sum(LANES.values()) + len(LANES) * GAP
     heights = [0.22 * rank_height * len(views) + 0.45, 2.3]
@@ -388,10 +394,10 @@ def _compute(axes: Axes, view: Step, top: float, height: float, at: Any) -> None
     bar(view.forward, view.backward, facecolor=names["surface"], edgecolor=names["line"])
     for ready, start in zip(view.ready, _begins(view), strict=True):
         bar(start, ready.at, facecolor=_colour(ready.bucket), alpha=0.4, edgecolor=names["paper"])
-    bar(view.backward_end, view.finalize, fill=False, edgecolor=names["bad"], linestyle=(0, (3, 2)))
+    bar(view.wait, view.finalize, fill=False, edgecolor=names["bad"], linestyle=(0, (3, 2)))
     for word, start, end in (
         ("forward", view.forward, view.backward),
-        ("waits", view.backward_end, view.finalize),
+        ("waits", view.wait, view.finalize),
     ):
         if end - start > 0.09 * (view.finalize - view.forward):
             axes.text(
