@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import replace
 
 import pytest
 from matplotlib.colors import to_hex
@@ -13,7 +14,6 @@ from minidist.cost import ring_allreduce_cost
 from minidist.overlap import Layer
 from minidist.trace import Mark, Trace
 from minidist.widgets import show_timeline, timeline, timeline_figure
-from minidist.widgets import timeline as module_function
 from minidist.widgets.timeline import Model, fastest, fit_wire, read_runs
 
 MIB = 1 << 20
@@ -104,15 +104,11 @@ def test_one_trace_and_the_default_caps(ddp_traces):
 
 
 def test_the_typical_step_is_the_median_of_the_settled_ones():
-    def step(start, seconds, cap):
-        layers = [Layer(layer.name, layer.seconds * seconds, layer.nbytes) for layer in LAYERS]
-        found = overlap.predict(layers, 2, ALPHA, 1 / BANDWIDTH, cap)
-        move = {"forward": start, "output": start, "backward": start}
-        return found, move
+    def step(slow, cap):
+        layers = [Layer(layer.name, layer.seconds * slow, layer.nbytes) for layer in LAYERS]
+        return overlap.predict(layers, 2, ALPHA, 1 / BANDWIDTH, cap)
 
-    steps = [
-        step(0, factor, cap)[0] for factor, cap in ((9, 99 * MIB), (5, MIB), (1, MIB), (3, MIB))
-    ]
+    steps = [step(9, 99 * MIB), step(5, MIB), step(1, MIB), step(3, MIB)]
     (run,) = read_runs({1: trace_of(steps, steps)})
     assert run.settled == [1, 2, 3] and run.typical == 3 and run.shown == [0, 1, 3]
 
@@ -129,15 +125,14 @@ def test_the_wire_is_found_in_the_all_reduces(world_size):
 def test_a_bucket_counts_from_when_all_ranks_have_launched_it():
     """A slow rank must not make the wire look slow."""
     fast = overlap.predict(LAYERS, 2, ALPHA, 1 / BANDWIDTH, MIB)
-    late = [
-        overlap.Step(
-            0, s.forward - 1.0, s.output - 1.0, s.backward - 1.0, s.ready,
-            tuple(overlap.BucketTimes(b.index, b.nbytes, b.launch - 1.0, b.done) for b in s.buckets),
-            s.wait, s.finalize,
-        )
-        for s in [fast] * 3
-    ]  # fmt: skip
-    alpha, bandwidth = fit_wire(read_runs({1: trace_of(late, [fast] * 3)}))
+    early = replace(
+        fast,
+        forward=-1.0,
+        output=-1.0,
+        backward=-1.0,
+        buckets=tuple(replace(b, launch=b.launch - 1.0) for b in fast.buckets),
+    )
+    alpha, bandwidth = fit_wire(read_runs({1: trace_of([early] * 3, [fast] * 3)}))
     assert alpha == pytest.approx(ALPHA, rel=0.02) and bandwidth == pytest.approx(
         BANDWIDTH, rel=0.02
     )
@@ -161,7 +156,7 @@ def test_a_run_that_does_what_the_model_expects():
     best = overlap.best_cap(LAYERS, 3, ALPHA, 1 / BANDWIDTH)
     assert timeline(ideal((0.5, 30)), alpha=ALPHA, bandwidth=BANDWIDTH).cap == best
     form = ring_allreduce_cost(3, 1.0)
-    assert module_function(ideal((1,))).form == [form.steps, form.step_bytes]
+    assert timeline(ideal((1,))).form == [form.steps, form.step_bytes]
 
 
 def test_layers_are_taken_where_communication_disturbs_least(ddp_traces):
@@ -198,12 +193,14 @@ def test_it_is_shown_with_its_figure(monkeypatch, ddp_traces):
 
 def test_the_lanes_of_the_figure():
     traces = ideal((2,))
-    upper, lower = timeline_figure(traces, alpha=ALPHA, bandwidth=BANDWIDTH).axes
+    upper, _ = timeline_figure(traces, alpha=ALPHA, bandwidth=BANDWIDTH).axes
     step = overlap.steps(traces[2], 0)[0]
     assert [t.get_text() for t in upper.get_yticklabels()] == [
         "compute", "hooks", "buckets", "all-reduce"
     ] * 3  # fmt: skip
-    bars = [(p.get_x(), p.get_width(), to_hex(p.get_facecolor())) for p in upper.patches]
+    bars = [
+        (p.get_x(), p.get_width(), to_hex(p.get_facecolor())) for p in upper.patches if p.get_fill()
+    ]
     for bucket in step.buckets:
         colour = palette.PALETTE_LIGHT[bucket.index]
         flights = [
