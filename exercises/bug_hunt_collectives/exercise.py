@@ -14,8 +14,8 @@ def find_bug(run, op: str):
     rank).
 
     Try world sizes 1 to 8. Returns None, or (what, world_size, root, strided) for the smallest case
-    that
-    fails: fewest ranks first, then the lowest root, then contiguous before strided. what: "hangs",
-    or else "wrong" (some rank has other numbers), or else "bytes" (all together send too many).
+    that fails: fewest ranks first, then the lowest root, then contiguous before strided. what:
+    "hangs", or else "wrong" (some rank has other numbers), or else "bytes" (all together send too
+    many).
     """
     raise NotImplementedError

@@ -30,9 +30,9 @@ def find_bug(run, op: str):
     rank).
 
     Try world sizes 1 to 8. Returns None, or (what, world_size, root, strided) for the smallest case
-    that
-    fails: fewest ranks first, then the lowest root, then contiguous before strided. what: "hangs",
-    or else "wrong" (some rank has other numbers), or else "bytes" (all together send too many).
+    that fails: fewest ranks first, then the lowest root, then contiguous before strided. what:
+    "hangs", or else "wrong" (some rank has other numbers), or else "bytes" (all together send too
+    many).
     """
     for world_size in range(1, 9):
         for root in range(world_size) if op == "broadcast" else (0,):

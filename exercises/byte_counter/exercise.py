@@ -12,7 +12,7 @@ def byte_counter(mesh, path: str):
     "bytes": 28, "total": 28}, in this order, when the verb returns; a sendrecv adds two, first the
     send. `step` counts calls of verbs from 0; both halves of a sendrecv have the same. `total` is
     the sum of `bytes` over all messages of this kind so far. What raises has carried nothing: no
-    line.
+    line, no step.
 
     mesh: this rank's mesh. path: where its lines go; there is no such file yet. Lines are in the
     file when the verb returns, so that they are there even if the rank is killed.

@@ -73,7 +73,8 @@ def halving_doubling_allreduce_cost(world_size: int, nbytes: float) -> Cost:
     If N is no power of two, two more steps of the whole tensor. The steps differ in size; this
     Cost has as many of their average size, which takes as long. nbytes: padded to a multiple of P.
     A lower bound if N is no power of two: ranks that need not fold run ahead, and their messages
-    are now and then in the way of others (simulated runs take up to a quarter longer).
+    are now and then in the way of others (simulated runs of small tensors take up to a quarter
+    longer, which is longer than a tree takes; this form does not see it).
     """
     size = 1 << (world_size.bit_length() - 1)
     fold = 2 if world_size > size else 0
