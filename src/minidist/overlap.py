@@ -56,6 +56,7 @@ class Step:
     backward: float  # the backward pass begins
     ready: tuple[Ready, ...]
     buckets: tuple[BucketTimes, ...]
+    wait: float  # the backward pass is over, and what has not been reduced yet is waited for
     finalize: float  # every gradient is averaged and in its place
 
     @property
@@ -67,7 +68,7 @@ class Step:
         """
         if self.ready:
             return self.ready[-1].at
-        return min((b.launch for b in self.buckets), default=self.finalize)
+        return min((b.launch for b in self.buckets), default=self.wait)
 
     @property
     def seconds(self) -> float:
@@ -118,14 +119,14 @@ def steps(trace: Trace, rank: int) -> list[Step]:
         if mark.kind == "done":
             ends[mark.bucket].append(mark.at)
     found: list[Step] = []
-    forward = output = backward = None
+    forward = output = backward = wait = None
     ready: list[Mark] = []
     launched: list[tuple[Mark, float]] = []
     for mark in marks:
         if mark.kind == "forward":
             forward = mark.at
         elif mark.kind == "output":
-            output, start, backward, ready, launched = mark.at, forward, None, [], []
+            output, start, backward, wait, ready, launched = mark.at, forward, None, None, [], []
         elif mark.kind == "backward" and backward is None:
             backward = mark.at
         elif mark.kind == "ready":
@@ -133,9 +134,11 @@ def steps(trace: Trace, rank: int) -> list[Step]:
         elif mark.kind == "launch":
             mine = ends[mark.bucket]
             launched.append((mark, mine.popleft() if mine else float("inf")))
+        elif mark.kind == "wait":
+            wait = mark.at
         elif mark.kind == "finalize" and output is not None:
-            found.append(_step(rank, start, output, backward, ready, launched, mark.at))
-            output, backward, ready, launched = None, None, [], []
+            found.append(_step(rank, start, output, backward, ready, launched, wait, mark.at))
+            output = None
     return found
 
 
@@ -146,6 +149,7 @@ def _step(
     backward: float | None,
     ready: list[Mark],
     launched: list[tuple[Mark, float]],
+    wait: float,
     finalize: float,
 ) -> Step:
     return Step(
@@ -158,6 +162,7 @@ def _step(
             BucketTimes(m.bucket, m.nbytes, m.at, min(done, finalize))
             for m, done in sorted(launched, key=lambda pair: pair[0].bucket)
         ),
+        wait,
         finalize,
     )
 
@@ -176,16 +181,16 @@ def torch_times(steps: Sequence[Step]) -> dict[str, int]:
     The names and definitions of `ddp._get_ddp_logging_data()`. There, communication lasts from the
     first launch until every gradient is in its place, also if no bucket is on its way in between;
     the backward pass begins where the forward ends; and the overlap is the time from the first
-    launch to the end of the backward pass. Source: Logger::set_runtime_stats_and_log
+    launch until the backward pass is over, hooks and launches included. Source: Logger::set_runtime_stats_and_log
     (torch/csrc/distributed/c10d/logger.cpp).
     """
     spans: list[list[float]] = [[] for _ in TORCH_TIMES]
     for step in steps:
         launch = min((b.launch for b in step.buckets), default=step.finalize)
         spans[0].append(step.output - step.forward)
-        spans[1].append(step.backward_end - step.output)
+        spans[1].append(step.wait - step.output)
         spans[2].append(step.finalize - launch)
-        spans[3].append(max(0.0, step.backward_end - launch))
+        spans[3].append(max(0.0, step.wait - launch))
     return {
         name: round(1e9 * statistics.fmean(span or [0.0]))
         for name, span in zip(TORCH_TIMES, spans, strict=True)
@@ -260,7 +265,7 @@ def predict(
             ready.append(Ready(layer.name, index, layer.nbytes, when))
         buckets.append(BucketTimes(index, sum(layer.nbytes for layer in inside), at[end], done))
     finalize = max(at[-1], buckets[-1].done) if buckets else at[-1]
-    return Step(0, 0.0, forward, forward, tuple(ready), tuple(buckets), finalize)
+    return Step(0, 0.0, forward, forward, tuple(ready), tuple(buckets), at[-1], finalize)
 
 
 def _reduced(

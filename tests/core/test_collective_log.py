@@ -16,6 +16,7 @@ def _asks(mesh):
         dist.all_reduce(torch.ones(3, dtype=torch.float64))
         dist.broadcast(torch.ones(2, 2), src=1, group=side)
         dist.all_gather([torch.zeros(5) for _ in range(3)], torch.zeros(5))
+        dist.all_gather_into_tensor(torch.zeros(15), torch.zeros(5))
         if mesh.rank == 0:
             dist.send(torch.ones(7), 1)
         if mesh.rank == 1:
@@ -34,18 +35,19 @@ def test_calls_are_logged_in_order_with_what_each_rank_gives():
         "allreduce 3 float64",
         "broadcast 4 float32",
         "allgather 5 float32",
+        "allgather_base 5 float32",
         "send 7 float32",
     ]
-    assert [call.nbytes for call in first] == [24, 16, 20, 28]
-    assert [call.side for call in first] == [False, True, False, False]
+    assert [call.nbytes for call in first] == [24, 16, 20, 20, 28]
+    assert [call.side for call in first] == [False, True, False, False, False]
     assert [str(call) for call in second if call.op != "barrier"] == ["allreduce 1 int32"]
     assert rest == []
 
 
 def test_ranks_differ_only_in_what_they_asked_for():
     results = run(_asks, 3, process_group="gloo").results
-    assert [str(call) for call in results[1][0]][3:] == ["recv 7 float32"]
-    assert results[2][0] == results[0][0][:3]
+    assert [str(call) for call in results[1][0]][4:] == ["recv 7 float32"]
+    assert results[2][0] == results[0][0][:4]
 
 
 def test_the_stack_ends_where_the_collective_was_asked_for():

@@ -32,7 +32,7 @@ def read(text):
 ONE = (
     "forward 0, output 10, backward 11, ready c 0 4 12, launch 0 4 12.5, ready b 1 8 14,"
     "launch 1 8 15, done 0 4 16, ready a 2 2 20, launch 2 2 20, done 1 8 23, done 2 2 24,"
-    "finalize 30"
+    "wait 21, finalize 30"
 )
 
 
@@ -43,6 +43,7 @@ def test_a_step():
         (Ready("c", 0, 4, 12.0), Ready("b", 1, 8, 14.0), Ready("a", 2, 2, 20.0)),
         (BucketTimes(0, 4, 12.5, 16.0), BucketTimes(1, 8, 15.0, 23.0),
          BucketTimes(2, 2, 20.0, 24.0)),
+        21.0,
         30.0,
     )  # fmt: skip
     assert step.seconds == 30 and step.backward_end == 20
@@ -54,14 +55,14 @@ def test_a_step():
 def test_a_pause_between_two_buckets_is_no_communication():
     (step,) = read(
         "forward 0, output 1, backward 1, ready b 0 4 2, launch 0 4 2, done 0 4 3,"
-        "ready a 1 4 9, launch 1 4 9, done 1 4 11, finalize 12"
+        "ready a 1 4 9, launch 1 4 9, done 1 4 11, wait 9.5, finalize 12"
     )
     assert (step.communication, step.hidden, step.exposed) == (3, 1, 2)
     assert overlap.torch_times([step]) == {
         "avg_forward_compute_time": 1_000_000_000,
-        "avg_backward_compute_time": 8_000_000_000,
+        "avg_backward_compute_time": 8_500_000_000,
         "avg_backward_comm_time": 10_000_000_000,  # 2 to 12, the pause and the copies included
-        "avg_backward_compute_comm_overlap_time": 7_000_000_000,  # 2 to 9
+        "avg_backward_compute_comm_overlap_time": 7_500_000_000,  # 2 to 9.5
     }
 
 
@@ -69,7 +70,7 @@ def test_a_bucket_inside_another_is_counted_once():
     """Some backends reduce several buckets at once, and the second may be done first."""
     (step,) = read(
         "forward 0, output 1, backward 1, ready b 0 9 2, launch 0 9 2, ready a 1 1 3, launch 1 1 3,"
-        "ready c 2 1 6, launch 2 1 6, done 1 1 4, done 2 1 7, done 0 9 10, finalize 10"
+        "ready c 2 1 6, launch 2 1 6, done 1 1 4, done 2 1 7, wait 7, done 0 9 10, finalize 10"
     )
     assert (step.communication, step.hidden) == (8, 4)
 
@@ -79,17 +80,15 @@ def test_torch_times_are_means():
     (two,) = read(ONE.replace("launch 0 4 12.5", "launch 0 4 14.5"))
     assert overlap.torch_times([one, two]) == {
         "avg_forward_compute_time": 10_000_000_000,
-        "avg_backward_compute_time": 10_000_000_000,
+        "avg_backward_compute_time": 11_000_000_000,
         "avg_backward_comm_time": 16_500_000_000,
-        "avg_backward_compute_comm_overlap_time": 6_500_000_000,
+        "avg_backward_compute_comm_overlap_time": 7_500_000_000,
     }
     assert set(overlap.torch_times([]).values()) == {0}
 
 
 def test_an_end_that_is_marked_late_belongs_to_its_own_launch():
-    step = (
-        "forward {0}, output {0}, backward {0}, ready a 0 4 {1}, launch 0 4 {1}, {d} finalize {2},"
-    )
+    step = "forward {0}, output {0}, backward {0}, ready a 0 4 {1}, launch 0 4 {1}, wait {1}, {d} finalize {2},"
     text = step.format(0, 1, 3, d="") + "done 0 4 3.5," + step.format(10, 11, 14, d="done 0 4 12,")
     first, second = read(text.rstrip(","))
     assert first.buckets == (BucketTimes(0, 4, 1.0, 3.0),)  # at the latest when the step is
@@ -99,7 +98,7 @@ def test_an_end_that_is_marked_late_belongs_to_its_own_launch():
 
 
 def test_which_forwards_are_steps():
-    reduced = "backward 7, ready a 0 4 8, launch 0 4 8, done 0 4 9, finalize 9"
+    reduced = "backward 7, ready a 0 4 8, launch 0 4 8, done 0 4 9, wait 9, finalize 9"
     (step,) = read("forward 0, output 1, forward 5, output 6," + reduced)  # two share a backward
     assert step.forward == 5
     (step,) = read("forward 0, output 1, backward 2, forward 5, output 6," + reduced)  # no_sync
@@ -107,8 +106,8 @@ def test_which_forwards_are_steps():
     (step,) = read("forward 5, output 6, forward 6.5," + reduced)  # an evaluation in between
     assert (step.forward, step.output) == (5, 6)
     assert read("forward 0, output 1, backward 2, ready a 0 4 8, launch 0 4 8") == []
-    (step,) = read("forward 0, output 1, launch 0 4 8, done 0 4 9, finalize 9")  # static graph
-    assert (step.backward, step.backward_end, step.hidden) == (1, 8, 0)
+    (step,) = read("forward 0, output 1, wait 8, launch 0 4 8, done 0 4 9, finalize 9")
+    assert (step.backward, step.backward_end, step.hidden) == (1, 8, 0)  # a static graph's first
 
 
 class Net(torch.nn.Module):
@@ -136,7 +135,8 @@ def test_the_steps_of_a_run():
         assert [len(step.buckets) for step in found] == [1, 2, 2, 2]  # rebuilt once
         for step in found:
             times = [step.forward, step.output, step.backward, *(r.at for r in step.ready)]
-            assert times == sorted(times) and step.backward_end <= step.finalize
+            times += [step.buckets[-1].launch, step.wait, step.finalize]
+            assert times == sorted(times)
             names = {r.name: r.nbytes for r in step.ready}
             assert names["first.weight"] == 4 * 50 * 60 and len(names) == 4
             for bucket in step.buckets:

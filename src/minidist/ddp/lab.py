@@ -231,7 +231,7 @@ def all_reduced(
     """For each variant of the class's arguments, the all-reduces of each backward."""
     return [
         [
-            [call for call in phase.calls if call.op == "allreduce"]
+            [call for call in phase.calls if call.op == "allreduce" and not call.side]
             for phase in watch(mesh, batch, ddp_class, build, steps, options)
             if phase.when.startswith("backward")
         ]

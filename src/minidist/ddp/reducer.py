@@ -34,7 +34,7 @@ class Reducer:
     names, parameters: those to reduce, each once. buckets: the first iteration's, lists of indices
     of parameters. rebuild_limits: the size limits, in bytes, of those after it.
     record: called with (kind, name, bucket, bytes) as things happen; kinds are "backward", "ready",
-    "launch", "done" and "finalize".
+    "launch", "done", "wait" and "finalize".
     Price of a synchronised backward: one all-reduce per bucket, the bytes of all gradients.
     As PyTorch's Reducer (torch/csrc/distributed/c10d/reducer.cpp).
     """
@@ -221,6 +221,8 @@ class Reducer:
     def finalize_backward(self) -> None:
         """Wait for the buckets in their order, and give every parameter its averaged gradient."""
         self.expects_hooks = False
+        if self.record:
+            self.record("wait", "", None, 0)
         self.roll_call.answer()  # before a wait that would have no end
         with torch.no_grad():
             for bucket in self.buckets:
