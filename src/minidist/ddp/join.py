@@ -29,7 +29,7 @@ class DDPJoinHook(JoinHook):
         if reducer.can_rebuild:
             reducer.rebuild_buckets()
         if ddp.will_sync_buffers():
-            ddp.sync_buffers(common_rank(ddp.process_group, ddp.device, False))
+            ddp.sync_buffers(source=common_rank(ddp.process_group, ddp.device, False))
         flag = torch.zeros(1, device=ddp.device)
         dist.all_reduce(flag, group=ddp.process_group)
         ddp.require_forward_param_sync = bool(flag)  # as no_sync() does on the others

@@ -190,7 +190,8 @@ class Reducer:
         if self.divisor is None:
             self.divisor = dist.get_world_size(self.group)
             if self.nonjoined:
-                self.divisor = int(self.nonjoined.get_future().wait()[0])
+                (count,) = self.nonjoined.get_future().wait()
+                self.divisor = int(count)
         return self.divisor
 
     def all_reduce_bucket(self, index: int) -> None:
