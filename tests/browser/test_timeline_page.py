@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from minidist import overlap
 from minidist.overlap import Layer
-from minidist.widgets import timeline
+from minidist.widgets import Explorer, Player, timeline
 
 pytestmark = pytest.mark.browser
 
@@ -484,6 +484,20 @@ def test_themes(host, view, options, paper):
     tab = host([view()], **options)
     colour = "getComputedStyle(document.querySelector('.minidist-timeline')).backgroundColor"
     assert tab.evaluate(colour) == paper
+
+
+@pytest.mark.parametrize("other", [Player, Explorer])
+def test_another_widget_on_the_page_changes_nothing(host, view, other):
+    looks = """() => [...document.querySelectorAll('.minidist-widget, .minidist-widget *')].map(
+      (e) => { const s = getComputedStyle(e); return [...s].map((p) => s[p]).join('|'); })"""
+    tab = host([view(start=0.01)])
+    before = tab.evaluate(looks)
+    tab.add_style_tag(content=other._css)
+    assert tab.evaluate(looks) == before
+    tab.add_style_tag(content=".minidist-widget .mt-rank { font-size: 20px }")
+    assert tab.evaluate(looks) == before  # a rule like those of the common style is weaker
+    tab.add_style_tag(content=".minidist-widget .w-count { font-size: 20px }")
+    assert tab.evaluate(looks) != before
 
 
 def test_forced_colours(host, view):
