@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ def bytes_sent() -> int:
 def said(error: MeshError) -> str:
     """Of what a rank raised: its type and its first sentences."""
     cause = error.__cause__ or error
-    return f"{type(cause).__name__}: {' '.join(str(cause).split())[:400]}"
+    return f"{type(cause).__name__}: {shorten(str(cause), 400, placeholder=' ...')}"
 
 
 def digits(world_size: int, steps: int) -> list[Batch]:
