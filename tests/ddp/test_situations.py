@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from minidist import MeshError, run
 from minidist.ddp import DistributedDataParallel, counterparts
 from minidist.ddp.situations import (
+    Counting,
     averaged_buffers,
     bits_changed_by_views,
     branches,
@@ -146,6 +147,11 @@ def test_views_save_one_gradient_and_change_bits_on_three_ranks(ddp_class):
 
 
 def test_uneven_ranks_call_the_same_with_both_classes():
+    ours, theirs = (on_gloo(uneven, cls, Counting, inputs=[1, 2]) for cls in CLASSES)
+    assert [rank["calls"] for rank in ours] == [rank["calls"] for rank in theirs]
+    assert brief(ours[1]["calls"][0]) == (
+        "allreduce 1, allreduce 1, broadcast 1, allreduce 1, allreduce 16"
+    )
     for join in ({}, {"divide_by_initial_world_size": False}):
         ours, theirs = (on_gloo(uneven, cls, _layer, {}, join, inputs=[1, 3]) for cls in CLASSES)
         for a, b in zip(ours, theirs, strict=True):

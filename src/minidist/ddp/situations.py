@@ -366,6 +366,19 @@ def hooked_steps(
 # Uneven inputs
 
 
+class Counting(nn.Module):
+    """A layer, and in a buffer how often it has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4, bias=False)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return self.linear(x)
+
+
 def uneven(
     mesh: Mesh,
     batches: int,
