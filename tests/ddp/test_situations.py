@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from minidist import MeshError, run
 from minidist.ddp import DistributedDataParallel, counterparts
 from minidist.ddp.situations import (
+    Counting,
     averaged_buffers,
     bits_changed_by_views,
     branches,
@@ -146,6 +147,11 @@ def test_views_save_one_gradient_and_change_bits_on_three_ranks(ddp_class):
 
 
 def test_uneven_ranks_call_the_same_with_both_classes():
+    ours, theirs = (on_gloo(uneven, cls, Counting, inputs=[1, 2]) for cls in CLASSES)
+    assert [rank["calls"] for rank in ours] == [rank["calls"] for rank in theirs]
+    assert brief(ours[1]["calls"][0]) == (
+        "allreduce 1, allreduce 1, broadcast 1, allreduce 1, allreduce 16"
+    )
     for join in ({}, {"divide_by_initial_world_size": False}):
         ours, theirs = (on_gloo(uneven, cls, _layer, {}, join, inputs=[1, 3]) for cls in CLASSES)
         for a, b in zip(ours, theirs, strict=True):
@@ -184,7 +190,9 @@ def test_silent_faults_are_silent_in_pytorch_and_errors_in_ours():
 def test_every_counterpart_exists():
     rows = counterparts.rows(lambda name: name != "Reducer::autograd_hook")
     assert len(rows) == sum(map(len, counterparts.BY_CHAPTER.values()))
-    assert sum("(not found)" in row["PyTorch, C++"] for row in rows) == 1
+    assert sum("(not found)" in row["PyTorch's"] for row in rows) == 1
+    (no_sync,) = (row for row in rows if row["ours"].startswith("`no_sync`"))
+    assert "`ddp.py:" in no_sync["ours"] and "`distributed.py:" in no_sync["PyTorch's"]
     assert counterparts.bound_to_python("Reducer::rebuild_buckets")
     assert counterparts.bound_to_python("compute_bucket_assignment_by_size")
     assert not counterparts.bound_to_python("Reducer::mark_bucket_ready")

@@ -119,6 +119,7 @@ NAMES_IN_CPP = sorted(
 
 def place(function: Any) -> str:
     """'distributed.py:1744', as it is installed."""
+    function = inspect.unwrap(function)
     _, line = inspect.getsourcelines(function)
     return f"{Path(inspect.getsourcefile(function) or '').name}:{line}"
 
@@ -129,14 +130,17 @@ def name(function: Any) -> str:
 
 def rows(in_library: Callable[[str], bool]) -> list[dict[str, str]]:
     """The map as rows of a table. in_library: says of a C++ name whether this PyTorch has it."""
+
+    def python(function: Any) -> str:
+        return f"`{name(function)}` `{place(function)}`"
+
+    def cpp(full: str) -> str:
+        return f"C++ `{full}`" + ("" if in_library(full) else " (not found)")
+
     return [
         {
-            "ours": f"`{name(c.ours)}` ({place(c.ours)})",
-            "PyTorch, Python": ", ".join(f"`{name(f)}` ({place(f)})" for f in c.python) or "-",
-            "PyTorch, C++": ", ".join(
-                f"`{n}`" + ("" if in_library(n) else " (not found)") for n in c.cpp
-            )
-            or "-",
+            "ours": python(c.ours),
+            "PyTorch's": ", ".join([*map(python, c.python), *map(cpp, c.cpp)]),
         }
         for counterparts in BY_CHAPTER.values()
         for c in counterparts

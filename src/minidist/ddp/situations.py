@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ def bytes_sent() -> int:
 def said(error: MeshError) -> str:
     """Of what a rank raised: its type and its first sentences."""
     cause = error.__cause__ or error
-    return f"{type(cause).__name__}: {' '.join(str(cause).split())[:400]}"
+    return f"{type(cause).__name__}: {shorten(str(cause), 400, placeholder=' ...')}"
 
 
 def digits(world_size: int, steps: int) -> list[Batch]:
@@ -363,6 +364,19 @@ def hooked_steps(
 
 
 # Uneven inputs
+
+
+class Counting(nn.Module):
+    """A layer, and in a buffer how often it has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4, bias=False)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return self.linear(x)
 
 
 def uneven(
