@@ -7,7 +7,12 @@ from pathlib import Path
 import build_book
 import notebooks
 import pytest
+import torch
 import yaml
+
+from minidist import run
+from minidist.ddp import DistributedDataParallel
+from minidist.trace import Trace
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES, NUMBERS = notebooks.page_names(yaml.safe_load((ROOT / "book/_toc.yml").read_text()))
@@ -25,3 +30,19 @@ def site() -> Path:
     if not build_book.is_up_to_date():
         pytest.fail("The built book is not that of these files: run `make book` first.")
     return ROOT / "_build" / "html"
+
+
+def _train(mesh, cap):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+    ddp = DistributedDataParallel(net, bucket_cap_mb=cap, record=mesh.mark)
+    for _ in range(4):
+        ddp(torch.ones(8, 64)).sum().backward()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="session")
+def ddp_traces() -> dict[float, Trace]:
+    """Four training steps of four layers on two ranks, for each of three bucket caps in MiB."""
+    caps = (0.01, 0.04, 1)  # of 16.25 KiB a layer: a bucket for each, for about two, for all
+    return {cap: run(_train, 2, cap, process_group="gloo").trace for cap in caps}

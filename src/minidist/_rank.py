@@ -79,7 +79,7 @@ def _init_process_group(mesh: Mesh, backend: str, store: str, timeout: float) ->
     # Loopback only: a machine's host name often resolves to an address that cannot be reached.
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-    if backend == "minidist":
+    if backend.startswith("minidist"):
         importlib.import_module("minidist.backend")  # registers it
     if backend == "nccl":
         torch.cuda.set_device(mesh.rank)

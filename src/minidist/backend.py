@@ -7,6 +7,9 @@ future tells DDP when to go on, and what goes wrong is raised by wait(). Tensors
 
 allreduce is the ring in gloo's order, so its sums are gloo's bit for bit. Unlike gloo, it also
 gives the right result for strided tensors.
+
+Messages travel over TCP. The import also registers "minidist_shared_memory", the same for ranks on
+one machine: there its collectives go through memory that the ranks share.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from minidist._memory_group import shared_link
 from minidist._rendezvous import connect
 from minidist._work import Callbacks, Work, Worker
 from minidist.collectives.allreduce import ring_allreduce_
@@ -31,8 +35,10 @@ from minidist.collectives.ring import gather_pass_, reduce_pass_
 from minidist.collectives.tree import reduce, tree_allreduce
 from minidist.mesh import Mesh, MeshError, PeerLost, describe
 from minidist.trace import Event
+from minidist.transports import Link
 from minidist.transports.tcp import TcpLink
 
+OVER_TCP, SHARED_MEMORY = "minidist", "minidist_shared_memory"
 EVENTS_KEPT = 10_000  # per group: a training run must not fill the memory
 SMALL = 100  # elements
 ReduceOp = dist.ReduceOp
@@ -41,7 +47,7 @@ ReduceOp = dist.ReduceOp
 class Group(dist.ProcessGroup):
     """A process group whose calls are done by the collectives of this package."""
 
-    def __init__(self, options: Any):
+    def __init__(self, options: Any, shares_memory: bool = False):
         rank, world_size = options.group_rank, options.group_size
         super().__init__(rank, world_size)
         self._group_name = options.group_id
@@ -64,14 +70,18 @@ class Group(dist.ProcessGroup):
         self._sockets = [connection for line in lines for connection in line.values()]
         self._out = {peer: (down if peer < rank else up)[peer] for peer in both}
         self._in = {peer: (up if peer < rank else down)[peer] for peer in both}
-        self._collectives = self._worker(both)
+        self._name = SHARED_MEMORY if shares_memory else OVER_TCP
+        if shares_memory:
+            link = shared_link(self._store, rank, world_size, both, self._timeout_s)
+        else:
+            link = TcpLink(both, self._began)
+        self._collectives = self._worker(link)
         self._callbacks: list[Callbacks] = []
         self._senders: dict[int, Worker] = {}  # a thread per peer, started when it is needed
         self._receivers: dict[int, Worker] = {}
         self._early: dict[int, list[tuple[int, Tensor]]] = {peer: [] for peer in both}
 
-    def _worker(self, sockets: dict[int, Any]) -> Worker:
-        link = TcpLink(sockets, self._began)
+    def _worker(self, link: Link) -> Worker:
         events: Any = deque(maxlen=EVENTS_KEPT)
         return Worker(Mesh(self.rank(), self.size(), link, events=events), self._failed)
 
@@ -145,10 +155,10 @@ class Group(dist.ProcessGroup):
     # What torch.distributed wants to know
 
     def getBackendName(self) -> str:
-        return "minidist"
+        return self._name
 
     def name(self) -> str:
-        return "minidist"
+        return self._name
 
     @property
     def group_name(self) -> str:
@@ -160,7 +170,9 @@ class Group(dist.ProcessGroup):
 
     # Collectives
 
-    def allreduce(self, tensors: list[Tensor], opts: Any) -> Work:
+    def allreduce(self, tensors: list[Tensor] | Tensor, opts: Any = None) -> Work:
+        if isinstance(tensors, Tensor):  # so PyTorch's Join calls it, with find_unused_parameters
+            tensors, opts = [tensors], dist.AllreduceOptions()
         (tensor,) = tensors
         if tensor.is_sparse:
             return self._sparse_allreduce(tensor, opts)
@@ -449,7 +461,7 @@ class Group(dist.ProcessGroup):
         if peer not in sockets:
             raise ValueError(f"{self._who} cannot send to or receive from rank {peer}")
         if peer not in workers:
-            workers[peer] = self._worker({peer: sockets[peer]})
+            workers[peer] = self._worker(TcpLink({peer: sockets[peer]}, self._began))
         return workers[peer]
 
     def _root(self, opts: Any) -> int:
@@ -526,4 +538,9 @@ def _create(options: Any, backend_options: Any) -> Group:
     return Group(options)
 
 
-dist.Backend.register_backend("minidist", _create, extended_api=True, devices=["cpu"])
+def _create_sharing_memory(options: Any, backend_options: Any) -> Group:
+    return Group(options, shares_memory=True)
+
+
+for _name, _creator in ((OVER_TCP, _create), (SHARED_MEMORY, _create_sharing_memory)):
+    dist.Backend.register_backend(_name, _creator, extended_api=True, devices=["cpu"])

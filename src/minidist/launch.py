@@ -76,8 +76,9 @@ def run(
     transport: "queue", "tcp" or "shared_memory" (processes), "simulated" or
     `Simulated(alpha=..., beta=...)` (one process, virtual time).
     timeout: seconds for the whole run. recv_timeout_ms: for one receive (30 s if not given).
-    process_group: "gloo", "nccl" (rank r takes GPU r) or "minidist" (our own) also sets up
-    torch.distributed on every rank before `fn` is called.
+    process_group: "gloo", "nccl" (rank r takes GPU r), "minidist" (our own, over TCP) or
+    "minidist_shared_memory" (our own) also sets up torch.distributed on every rank before `fn` is
+    called.
     checksums: give each message a checksum, and raise MessageCorrupted where it is wrong.
     log: a folder in which rank r writes each message as a line of JSON, with its totals so far, to
     rank<r>.jsonl. faults: what is to go wrong (see minidist.faults), nothing by default.

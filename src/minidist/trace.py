@@ -47,7 +47,7 @@ class Mark:
     """Something other than a message that a rank did: what a Reducer does, for example."""
 
     rank: int
-    kind: str  # of a DDP: "forward", "output", "backward", "ready", "launch", "done", "finalize"
+    kind: str  # of a DDP: forward, output, backward, ready, launch, done, wait, finalize
     name: str  # of the parameter, if it is about one
     bucket: int | None
     nbytes: int

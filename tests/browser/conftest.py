@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from widget_page import page as write_page
 
 LOCAL = ("file:", "data:", "blob:")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -84,3 +85,28 @@ def wait_until_drawn(page: Page) -> None:
             && [...document.querySelectorAll('.anywidget')].every((el) => el.childNodes.length)"""
     )
     page.evaluate("() => window.MathJax?.startup?.promise")
+
+
+@pytest.fixture
+def host(chromium: Browser, tmp_path) -> Iterator[Callable]:
+    """`host([widget, ...])` opens a page with them; errors and requests end the test."""
+    contexts = []
+    trouble: list[str] = []
+
+    def open_page(widgets, width=760, html="", body="", ground="#fcfbf8", **options):
+        context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        context.set_default_timeout(10_000)
+        tab = context.new_page()
+        tab.on("console", lambda m: m.type == "error" and trouble.append(m.text))
+        tab.on("pageerror", lambda e: trouble.append(str(e)))
+        tab.on("request", lambda r: trouble.append(r.url) if r.url.startswith("http") else None)
+        path = write_page(tmp_path / f"{len(contexts)}.html", widgets, html, body, ground)
+        tab.goto(path.as_uri())
+        tab.wait_for_selector("body[data-ready]")
+        return tab
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert trouble == []

@@ -7,7 +7,6 @@ import re
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from player_page import PAGE
 from playwright.sync_api import expect
 
 from minidist import cost
@@ -16,47 +15,12 @@ from minidist.widgets.explorer import CURVES, WORLD_SIZES, regions
 
 pytestmark = pytest.mark.browser
 
-TRAITS = ("curves", "world_sizes", "shown", "alpha", "bandwidth", "world_size", "nbytes", "points")
 POINTS = [
     {"algorithm": name, "world_size": n, "nbytes": 1 << k, "seconds": 1e-5, "transport": "tcp"}
     for name in ("ring", "tree", "halving_doubling")
     for n in (2, 4)
     for k in (10, 20)
 ]
-
-
-@pytest.fixture
-def host(chromium, tmp_path):
-    """`host([explorer, ...])` opens a page with them; errors and requests end the test."""
-    contexts = []
-    trouble = []
-
-    def open_page(views, width=760, html="", body="", ground="#fcfbf8", **options):
-        context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
-        contexts.append(context)
-        context.set_default_timeout(10_000)
-        tab = context.new_page()
-        tab.on("console", lambda m: m.type == "error" and trouble.append(m.text))
-        tab.on("pageerror", lambda e: trouble.append(str(e)))
-        tab.on("request", lambda r: trouble.append(r.url) if r.url.startswith("http") else None)
-        text = PAGE.format(
-            html=html,
-            body=body,
-            ground=ground,
-            css=views[0]._css,
-            esm=json.dumps(str(views[0]._esm)).replace("</", "<\\/"),
-            states=json.dumps([{key: v.get_state()[key] for key in TRAITS} for v in views]),
-        )
-        path = tmp_path / f"{len(contexts)}.html"
-        path.write_text(text, encoding="utf-8")
-        tab.goto(path.as_uri())
-        tab.wait_for_selector("body[data-ready]")
-        return tab
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert trouble == []
 
 
 def drawn_regions(tab):
@@ -108,7 +72,7 @@ def test_the_winners_in_words(host):
     for label in ("naive", "tree"):
         tab.get_by_label(label, exact=True).uncheck()
     expect(said).to_have_text("Choose at least one algorithm.")
-    expect(tab.locator(".mx-stage .mx-curve")).to_have_count(0)
+    expect(tab.locator(".w-stage .mx-curve")).to_have_count(0)
 
 
 SLIDERS = [
@@ -123,13 +87,13 @@ SLIDERS = [
 def test_sliders_by_keyboard(host, label, trait, key, value, words):
     tab = host([explorer(alpha=1e-5, bandwidth=1e10)])
     tab.evaluate("window.heard = 0; document.addEventListener('keydown', () => heard++)")
-    before = tab.locator(".mx-stage").inner_html()
+    before = tab.locator(".w-stage").inner_html()
     slider = tab.get_by_role("slider", name=label)
     slider.press(key)
     assert tab.evaluate(f"models[0].get('{trait}')") == pytest.approx(value)
     expect(slider).to_have_attribute("aria-valuetext", words)
     assert tab.evaluate("models[0].saved") == 1
-    assert tab.locator(".mx-stage").inner_html() != before
+    assert tab.locator(".w-stage").inner_html() != before
     assert tab.evaluate("window.heard") == 0  # a notebook would move to another cell
     slider.press("End")
     slider.press("Home")
@@ -149,7 +113,7 @@ def test_the_kernel_moves_it_too(host):
 
 def test_a_click_on_the_picture_chooses_the_size(host):
     tab = host([explorer(nbytes=64)])
-    stage = tab.locator(".mx-stage").bounding_box()
+    stage = tab.locator(".w-stage").bounding_box()
     tab.mouse.click(stage["x"] + stage["width"] - 16, stage["y"] + 100)
     assert tab.evaluate("models[0].get('nbytes')") == 1 << 30
     tab.mouse.click(stage["x"] + 5, stage["y"] + 100)
@@ -174,8 +138,8 @@ def test_measured_points(host):
 def test_nothing_sticks_out(host, width):
     tab = host([explorer(POINTS, world_size=4, shown=list(CURVES))], width=width)
     inside = """() => {
-      const stage = document.querySelector('.mx-stage').getBoundingClientRect();
-      return [...document.querySelectorAll('.mx-stage text')].filter((t) => {
+      const stage = document.querySelector('.w-stage').getBoundingClientRect();
+      return [...document.querySelectorAll('.w-stage text')].filter((t) => {
         const b = t.getBoundingClientRect();
         return b.left < stage.left - 1 || b.right > stage.right + 1 || b.bottom > stage.bottom + 1;
       }).map((t) => t.textContent);
@@ -189,9 +153,9 @@ def test_nothing_sticks_out(host, width):
 
 def test_it_follows_the_width_of_the_page(host):
     tab = host([explorer()], width=1000)
-    wide = tab.locator(".mx-stage").bounding_box()["width"]
+    wide = tab.locator(".w-stage").bounding_box()["width"]
     tab.set_viewport_size({"width": 390, "height": 900})
-    expect(tab.locator(".mx-stage")).not_to_have_attribute("width", str(int(wide)))
+    expect(tab.locator(".w-stage")).not_to_have_attribute("width", str(int(wide)))
     assert tab.evaluate("document.documentElement.scrollWidth") == 390
 
 

@@ -6,7 +6,6 @@ import re
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from player_page import page as write_page
 from playwright.sync_api import expect
 
 import minidist
@@ -24,31 +23,6 @@ def deadlock(mesh, tensor):
 @pytest.fixture(scope="module")
 def ring():
     return player(minidist.ring_allreduce)
-
-
-@pytest.fixture
-def host(chromium, tmp_path):
-    """`host([player, ...])` opens a page with them; errors and requests end the test."""
-    contexts = []
-    trouble = []
-
-    def open_page(players, width=760, html="", body="", ground="#fcfbf8", **options):
-        context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
-        contexts.append(context)
-        context.set_default_timeout(10_000)
-        tab = context.new_page()
-        tab.on("console", lambda m: m.type == "error" and trouble.append(m.text))
-        tab.on("pageerror", lambda e: trouble.append(str(e)))
-        tab.on("request", lambda r: trouble.append(r.url) if r.url.startswith("http") else None)
-        path = write_page(tmp_path / f"{len(contexts)}.html", players, html, body, ground)
-        tab.goto(path.as_uri())
-        tab.wait_for_selector("body[data-ready]")
-        return tab
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert trouble == []
 
 
 def at(root, step):
@@ -263,7 +237,7 @@ def pictures(ring):
 
 OVERLAPS = """(root) => {
   const boxes = [...root.querySelectorAll('.mp-card')].map(c => c.getBoundingClientRect());
-  const stage = root.querySelector('.mp-stage').getBoundingClientRect();
+  const stage = root.querySelector('.w-stage').getBoundingClientRect();
   const bad = [];
   boxes.forEach((a, i) => {
     if (a.left < stage.left || a.right > stage.right || a.top < stage.top
@@ -292,7 +266,7 @@ def test_nothing_overlaps_or_sticks_out(host, pictures, width):
 
 def test_it_follows_the_width_of_the_page(host, ring):
     tab = host([ring], width=1000)
-    stage = tab.locator(".mp-stage")
+    stage = tab.locator(".w-stage")
     wide = stage.bounding_box()["width"]
     tab.set_viewport_size({"width": 390, "height": 900})
     expect(stage).not_to_have_attribute("width", str(int(wide)))

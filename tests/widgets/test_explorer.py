@@ -128,17 +128,6 @@ def test_the_figure():
     assert not empty.texts
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_colours_stand_in_for_a_page_without_any(dark):
-    css = explorer()._css
-    for name, colour in palette.css_variables(dark).items():
-        count = css.count(f"--mx-{name[2:]}: var({name}, {colour});")
-        assert count >= (2 if dark else 1), name
-
-
-def test_the_view_asks_for_nothing_and_never_moves():
-    for name in ("explorer.js", "explorer.css"):
-        text = (FOLDER / name).read_text().replace("http://www.w3.org/2000/svg", "")
-        assert not re.search(r"https?:|url\(|@import|\bimport\b|fetch\(", text)
-        assert not re.search(r"\bid[=:]|getElementById", text)
-        assert not re.search(r"animation|transition|requestAnimationFrame|setTimeout", text)
+def test_the_view_never_moves():
+    text = (FOLDER / "explorer.js").read_text() + (FOLDER / "explorer.css").read_text()
+    assert not re.search(r"animation|transition|requestAnimationFrame|setTimeout", text)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import broken
 import pytest
 
 import minidist
-from minidist import palette
 from minidist.provenance import first_divergence, record
 from minidist.widgets import Player, player, show_player, watch
-
-FOLDER = Path(minidist.__file__).parent / "widgets"
 
 
 @pytest.mark.parametrize(
@@ -32,10 +27,6 @@ def test_all_world_sizes_fit_in_the_page(fn, op):
     assert [r["world_size"] for r in view.recordings] == list(range(2, 9))
     assert view.world_size == 4 and view.step == 0
     state = {k: v for k, v in view.get_state().items() if not k.startswith("_model")}
-    state |= {
-        "_esm": (FOLDER / "player.js").read_text(),
-        "_css": (FOLDER / "player.css").read_text(),
-    }
     assert len(json.dumps(state)) < 200_000
 
 
@@ -73,21 +64,3 @@ def test_a_player_is_shown_with_its_strip(monkeypatch):
     show_player(minidist.ring_allreduce, world_sizes=[2, 3], start=3)
     assert [type(s).__name__ for s in shown] == ["Player", "Figure"]
     assert shown[0].world_size == 3
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_the_fallback_colours_are_the_palette(dark):
-    css = (FOLDER / "player.css").read_text()
-    blocks = re.findall(r"/\* palette: (\w+) \*/(.*?)/\* end \*/", css, re.S)
-    assert [name for name, _ in blocks] == ["light", "dark", "dark"]
-    for name, block in blocks:
-        if name == ("dark" if dark else "light"):
-            found = dict(re.findall(r"--mp-([\w-]+): var\(--\1, (#\w{6})\);", block))
-            assert {f"--{k}": v for k, v in found.items()} == palette.css_variables(dark)
-
-
-def test_the_view_asks_for_nothing():
-    for name in ("player.js", "player.css"):
-        text = (FOLDER / name).read_text().replace("http://www.w3.org/2000/svg", "")
-        assert not re.search(r"https?:|url\(|@import|\bimport\b|fetch\(", text)
-        assert not re.search(r"\bid[=:]|getElementById", text)

@@ -15,7 +15,6 @@ where others can read them, add up (N - 1)/N T, and fetch (N - 1)/N T of the oth
 from __future__ import annotations
 
 import importlib
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from minidist import collectives
-from minidist.bench.machine import K, M, micros, size_name
+from minidist.bench.machine import K, M, median_and_quartiles, micros, size_name
 from minidist.collectives.direct import one_shot_allreduce_, two_shot_allreduce_
 from minidist.cost import allreduce_lower_bound
 from minidist.launch import WIRES, run
@@ -269,7 +268,7 @@ def _rows(
 
     medians, quartiles = {}, {}
     for name in ranks[0].seconds:
-        medians[name], *quartiles[name] = _median_and_quartiles(slowest(name))
+        medians[name], *quartiles[name] = median_and_quartiles(slowest(name))
     if any(any(r.wrong[GLOO]) for r in ranks):
         raise RuntimeError("gloo's own sum is wrong; nothing here can be held against it")
     for name in names:
@@ -288,13 +287,6 @@ def _rows(
             copy_bandwidth=(nbytes + rest) / medians["copy"],
             add_bandwidth=rest / medians["add"],
         )
-
-
-def _median_and_quartiles(values: list[float]) -> tuple[float, float, float]:
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return median, low, high
 
 
 HEADER = (

@@ -1,9 +1,11 @@
-"""The machine that something is measured on, and how sizes and times are written."""
+"""The machine that something is measured on, and how sizes, times and spreads are written."""
 
 from __future__ import annotations
 
 import os
 import platform
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +45,11 @@ def micros(seconds: float) -> str:
     """Microseconds to three digits or whole ones: '8.31', '12,345'."""
     value = seconds * 1e6
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def median_and_quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """(median, lower quartile, upper quartile)."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return median, low, high

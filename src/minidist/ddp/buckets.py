@@ -104,6 +104,7 @@ class Bucket:
         first = self.parameters[0]
         if any((p.dtype, p.device) != (first.dtype, first.device) for p in self.parameters):
             raise ValueError("the parameters of a bucket must have one dtype and one device")
+        self._dense = [is_dense(p) for p in self.parameters]
         self.flat: Tensor | None = None
         self.views: list[Tensor] = []
         if not sparse:
@@ -116,13 +117,25 @@ class Bucket:
     def nbytes(self) -> int:
         return sum(p.numel() * p.element_size() for p in self.parameters)
 
+    def zeros(self) -> Tensor:
+        """What a rank sends that has no gradient for this bucket."""
+        if not self.sparse:
+            return torch.zeros_like(self.flat)
+        (parameter,) = self.parameters
+        # As of an embedding: its indices say which rows, and the values are whole rows.
+        no_rows = torch.empty(1, 0, dtype=torch.int64, device=parameter.device)
+        values = torch.empty_like(parameter[:0])
+        return torch.sparse_coo_tensor(
+            no_rows, values, parameter.shape, is_coalesced=True, check_invariants=True
+        )
+
     def views_of(self, flat: Tensor) -> list[Tensor]:
         """The gradients in a flat tensor of this bucket's size, each in its parameter's strides."""
         views, offset = [], 0
-        for parameter in self.parameters:
+        for parameter, dense in zip(self.parameters, self._dense, strict=True):
             part = flat[offset : offset + parameter.numel()]
             offset += parameter.numel()
-            if is_dense(parameter):
+            if dense:
                 views.append(part.as_strided(parameter.shape, parameter.stride()))
             else:
                 views.append(part.view(parameter.shape))

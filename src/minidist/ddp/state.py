@@ -58,6 +58,21 @@ def state_of(module: nn.Module, ignored: set[str], with_buffers: bool = True) ->
     return [tensor for name, tensor in named if name not in ignored]
 
 
+def modules_of(module: nn.Module) -> list[nn.Module]:
+    """It and all modules inside it, each once: `modules()` without the time that names take.
+
+    For what must be looked at in every forward.
+    """
+    found = {module: None}
+    todo = [module]
+    while todo:
+        for child in todo.pop()._modules.values():
+            if child is not None and child not in found:
+                found[child] = None
+                todo.append(child)
+    return list(found)
+
+
 def buffers_of(module: nn.Module, ignored: set[str]) -> dict[str, Tensor]:
     """Its buffers by name: collected anew at each use, for a module may assign new ones."""
     return {name: buffer for name, buffer in module.named_buffers() if name not in ignored}

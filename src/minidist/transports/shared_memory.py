@@ -250,7 +250,7 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
-def make_links(world_size: int, context: BaseContext) -> list[SharedMemoryLink]:
+def make_links(world_size: int, context: BaseContext | None = None) -> list[SharedMemoryLink]:
     """One link per rank, all on the same memory."""
     if os.name != "posix":
         raise OSError(errno.ENOSYS, "shared_memory needs semaphores between processes")
@@ -271,6 +271,11 @@ def make_links(world_size: int, context: BaseContext) -> list[SharedMemoryLink]:
                 _Semaphore(memory, memory.lane(src, dst) + SEMAPHORE).make()
     began = time.monotonic()
     return [SharedMemoryLink(memory, rank, world_size, began) for rank in range(world_size)]
+
+
+def open_memory(path: str, world_size: int) -> _Memory:
+    """The memory behind a file descriptor that the kernel shows as a path. Raises OSError."""
+    return _Memory(os.open(path, os.O_RDWR), world_size)
 
 
 def _attach(fd: Any, rank: int, world_size: int, began: float) -> SharedMemoryLink:

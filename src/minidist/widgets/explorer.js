@@ -1,7 +1,6 @@
 // The explorer: evaluates the closed forms that come from minidist.cost. It knows no algorithm; per
 // world size each curve has its steps and the part of the tensor that a step carries.
 
-const SVG = "http://www.w3.org/2000/svg";
 const LOW = 2 ** 6; // bytes at the left end of the axis
 const HIGH = 2 ** 30; // and at the right end
 const EQUAL = 1e-9; // times that differ by less are the same
@@ -12,38 +11,6 @@ const MARKS = { // measured points, around 0, 0
   D: "M0 -5.5l5.5 5.5-5.5 5.5-5.5-5.5z",
   v: "M-5 -4h10l-5 9z",
 };
-
-function svg(tag, attributes = {}, ...children) {
-  const node = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
-function html(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
-// --- numbers and words -----------------------------------------------------------------------
-
-const digits = (value, count = 3) => String(Number(value.toPrecision(count)));
-
-function scaled(value, units, count) {
-  const [unit, name] = units.find(([unit]) => value >= 0.9995 * unit) ?? units[units.length - 1];
-  const number = value / unit;
-  return `${number >= 100 ? Math.round(number) : digits(number, count)}\u00a0${name}`;
-}
-
-const sizeName = (bytes, count = 3) =>
-  bytes < 1024 ? `${Math.round(bytes)}\u00a0B` : scaled(bytes, [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]], count);
-const timeName = (seconds) => scaled(seconds, [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]]);
-const bandwidthName = (bytes) => scaled(bytes, [[1e12, "TB/s"], [1e9, "GB/s"], [1e6, "MB/s"], [1e3, "kB/s"]]);
-
-const list = (words, last) =>
-  words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} ${last} ${words[words.length - 1]}`;
 
 // --- who is the fastest where ----------------------------------------------------------------
 
@@ -84,8 +51,6 @@ function winnersInWords(regions, size) {
 
 // --- drawing ---------------------------------------------------------------------------------
 
-const colour = (line) => `var(--mx-chunk-${line.colour})`;
-
 function drawPlot(width, lines, regions, points, bytes, wire) {
   const narrow = width < NARROW;
   const box = { left: narrow ? 54 : 58, right: width - 14, top: 22, bottom: narrow ? 230 : 290 };
@@ -118,10 +83,10 @@ function drawPlot(width, lines, regions, points, bytes, wire) {
   for (const region of regions) {
     const [from, to] = [x(region.low), x(region.high)];
     const [winner] = region.lines;
-    picture.append(svg("rect", { x: from, y: box.bottom + 4, width: Math.max(0, to - from), height: 20, class: "mx-band", style: `fill:${colour(winner)}` }));
+    picture.append(svg("rect", { x: from, y: box.bottom + 4, width: Math.max(0, to - from), height: 20, class: "mx-band", style: `fill:${colour(winner.colour)}` }));
     const name = region.lines.map((line) => line.label).join(" = ");
     if (to - from > 7.2 * name.length + 8)
-      picture.append(text({ x: (from + to) / 2, y: box.bottom + 18.5, class: "mx-band-name", style: `fill:var(--mx-on-chunk-${winner.colour})` }, name));
+      picture.append(text({ x: (from + to) / 2, y: box.bottom + 18.5, class: "mx-band-name", style: `fill:${onColour(winner.colour)}` }, name));
     if (region.low > LOW) {
       picture.append(svg("path", { d: `M${from} ${box.top}V${box.bottom + 24}`, class: "mx-cross" }));
       const side = from > width - 90 ? "mx-cross-name mx-end" : "mx-cross-name";
@@ -137,14 +102,14 @@ function drawPlot(width, lines, regions, points, bytes, wire) {
       const size = LOW * (HIGH / LOW) ** (i / 96);
       d += `${i ? "L" : "M"}${x(size).toFixed(1)} ${y(timeOf(line, size, wire)).toFixed(1)}`;
     }
-    picture.append(svg("path", { d, class: "mx-curve", "data-name": line.name, style: `stroke:${colour(line)}`, "stroke-dasharray": line.dashes.join(" ") }));
+    picture.append(svg("path", { d, class: "mx-curve", "data-name": line.name, style: `stroke:${colour(line.colour)}`, "stroke-dasharray": line.dashes.join(" ") }));
   }
   for (const line of lines)
-    picture.append(svg("circle", { cx: here, cy: y(timeOf(line, bytes, wire)), r: 4, class: "mx-dot", style: `fill:${colour(line)}` }));
+    picture.append(svg("circle", { cx: here, cy: y(timeOf(line, bytes, wire)), r: 4, class: "mx-dot", style: `fill:${colour(line.colour)}` }));
   for (const point of points) {
     const line = lines.find(({ name }) => name === point.algorithm);
     const at = `translate(${x(Math.min(HIGH, Math.max(LOW, point.nbytes)))} ${y(point.seconds)})`;
-    picture.append(svg("path", { d: MARKS[line.marker], transform: at, class: "mx-point", style: `fill:${colour(line)}` }));
+    picture.append(svg("path", { d: MARKS[line.marker], transform: at, class: "mx-point", style: `fill:${colour(line.colour)}` }));
   }
   const sizeAt = (px) => LOW * (HIGH / LOW) ** ((px - box.left) / (box.right - box.left));
   return { picture, height, sizeAt };
@@ -154,16 +119,9 @@ function drawPlot(width, lines, regions, points, bytes, wire) {
 
 let made = 0; // names of checkboxes and sliders must differ between explorers on a page
 
-function slider(label, min, max, step) {
-  const input = html("input", { type: "range", min, max, step, "aria-label": label });
-  const output = html("span", { class: "mx-value", "aria-hidden": "true" });
-  const row = html("label", { class: "mx-slider" }, html("span", { class: "mx-name" }, label), input, output);
-  return { row, input, show(value, words) { input.value = value; input.setAttribute("aria-valuetext", words); output.textContent = words; } };
-}
-
 function render({ model, el }) {
   made += 1;
-  const stage = svg("svg", { role: "img", class: "mx-stage" });
+  const stage = svg("svg", { role: "img", class: "w-stage" });
   const status = html("p", { class: "mx-text", role: "status", "aria-live": "polite" });
   const times = html("p", { class: "mx-times" });
   const measured = html("p", { class: "mx-measured" });
@@ -172,15 +130,15 @@ function render({ model, el }) {
   const bandwidth = slider("1/beta, bandwidth", 6, 13, 0.05);
   const ranks = slider("N, ranks", 0, model.get("world_sizes").length - 1, 1);
   const size = slider("T, bytes per rank", 6, 30, 1);
-  const root = html("div", { class: "minidist-explorer", role: "group", "aria-label": `Explorer ${made}: which allreduce is the fastest` },
+  const root = html("div", { class: "minidist-widget minidist-explorer", role: "group", "aria-label": `Explorer ${made}: which allreduce is the fastest` },
     choices, stage, status, times, measured,
-    html("div", { class: "mx-sliders" }, alpha.row, bandwidth.row, ranks.row, size.row));
+    html("div", { class: "w-sliders" }, alpha.row, bandwidth.row, ranks.row, size.row));
   el.append(root);
 
   const boxes = model.get("curves").map((curve) => {
     const box = html("input", { type: "checkbox" });
     const sample = svg("svg", { width: 34, height: 12, "aria-hidden": "true" },
-      svg("path", { d: "M1 6H33", class: "mx-curve", style: `stroke:${colour(curve)}`, "stroke-dasharray": curve.dashes.join(" ") }));
+      svg("path", { d: "M1 6H33", class: "mx-curve", style: `stroke:${colour(curve.colour)}`, "stroke-dasharray": curve.dashes.join(" ") }));
     choices.append(html("label", {}, box, sample, html("span", {}, curve.label)));
     box.onchange = () => set("shown", boxes.filter(([, other]) => other.checked).map(([name]) => name));
     return [curve.name, box];
@@ -203,11 +161,9 @@ function render({ model, el }) {
     const all = model.get("points").filter(({ algorithm }) => shown.includes(algorithm));
     const points = all.filter((point) => point.world_size === worldSize);
 
-    const width = Math.max(260, Math.min(860, Math.floor(root.clientWidth - 24) || 680));
+    const width = widthFor(root, 260);
     plot = drawPlot(width, lines, regions, points, bytes, wire);
-    stage.setAttribute("viewBox", `0 0 ${width} ${plot.height}`);
-    stage.setAttribute("width", width);
-    stage.setAttribute("height", plot.height);
+    resize(stage, width, plot.height);
     const title = svg("title");
     title.textContent = `Time against size for ${list(lines.map((line) => line.label), "and") || "no algorithm"} on ${worldSize} ranks`;
     const description = svg("desc");
@@ -245,20 +201,15 @@ function render({ model, el }) {
     const at = plot.sizeAt(((event.clientX - left) * stage.viewBox.baseVal.width) / width);
     set("nbytes", 2 ** Math.min(30, Math.max(6, Math.round(Math.log2(at)))));
   };
+  keepKeys(root);
   root.onkeydown = (event) => event.stopPropagation(); // a notebook has uses of its own for arrows
 
   const traits = ["curves", "world_sizes", "shown", "alpha", "bandwidth", "world_size", "nbytes", "points"];
   for (const name of traits) model.on(`change:${name}`, draw);
-  let drawnWidth = 0;
-  const resized = new ResizeObserver(() => {
-    if (root.clientWidth === drawnWidth) return;
-    drawnWidth = root.clientWidth;
-    draw();
-  });
   draw();
-  resized.observe(root);
+  const stopFollowing = onNewWidth(root, draw);
   return () => {
-    resized.disconnect();
+    stopFollowing();
     for (const name of traits) model.off(`change:${name}`, draw);
   };
 }

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from math import inf, sqrt
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -15,11 +14,11 @@ import traitlets
 from minidist import palette
 from minidist.cost import ALLREDUCE_COSTS, crossover
 from minidist.transports.simulated import ALPHA, BETA
+from minidist.widgets.common import code, size_name, style, time_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HERE = Path(__file__).parent
 BANDWIDTH = 1 / BETA
 WORLD_SIZES = (*range(2, 17), 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 SMALLEST, LARGEST = 1 << 6, 1 << 30  # bytes: the ends of the axis
@@ -34,28 +33,6 @@ CURVES: dict[str, tuple[str, int, tuple[float, ...], str]] = {
 }
 
 
-def _style() -> str:
-    """The palette as the widget's own variables, light and dark, then its style sheet.
-
-    Colours come from the page's variables where it has them; JupyterLab and Colab have none.
-    """
-
-    def variables(dark: bool) -> str:
-        named = palette.css_variables(dark).items()
-        return "".join(f"--mx-{name[2:]}: var({name}, {colour}); " for name, colour in named)
-
-    light = f"{{ {variables(False)} color-scheme: light; }}\n"
-    dark = f"{{ {variables(True)} color-scheme: dark; }}\n"
-    pages = ('html[data-theme="dark"]', 'html[theme="dark"]', 'body[data-jp-theme-light="false"]')
-    plain = "html:not([data-theme], [theme]) body:not([data-jp-theme-light])"
-    return (
-        f".minidist-explorer {light}"
-        f"{', '.join(f'{page} .minidist-explorer' for page in pages)} {dark}"
-        f"@media (prefers-color-scheme: dark) {{ {plain} .minidist-explorer {dark} }}\n"
-        + (HERE / "explorer.css").read_text(encoding="utf-8")
-    )
-
-
 class Explorer(anywidget.AnyWidget):
     """Sliders for alpha, bandwidth, world size and size; a curve of time for each algorithm.
 
@@ -65,8 +42,8 @@ class Explorer(anywidget.AnyWidget):
     alpha is in seconds, bandwidth in bytes per second, nbytes what the vertical line stands at.
     """
 
-    _esm = HERE / "explorer.js"
-    _css = _style()
+    _esm = code("explorer")
+    _css = style("explorer")
     curves = traitlets.List(traitlets.Dict()).tag(sync=True)
     world_sizes = traitlets.List(traitlets.Int()).tag(sync=True)
     shown = traitlets.List(traitlets.Unicode()).tag(sync=True)
@@ -227,7 +204,7 @@ def crossover_figure(
     kept = [p for p in _points(points) if p["world_size"] == world_size and p["algorithm"] in shown]
     with mpl.rc_context():
         palette.figure_style()
-        figure = Figure(figsize=(6.8, 3.6), facecolor="none", layout="constrained")
+        figure = Figure(figsize=(6.8, 3.6), layout="constrained")
         axes = figure.subplots()
         ends = (SMALLEST, LARGEST)
         sizes = [SMALLEST * (LARGEST / SMALLEST) ** (i / 200) for i in range(201)]
@@ -256,16 +233,16 @@ def crossover_figure(
             low = min(low, times[0], *(p["seconds"] for p in mine))
         axes.set(xscale="log", yscale="log", xlim=ends, xlabel="bytes per rank")
         axes.set_xticks(
-            [1 << k for k in range(10, 31, 5)], [_size(1 << k) for k in range(10, 31, 5)]
+            [1 << k for k in range(10, 31, 5)], [size_name(1 << k) for k in range(10, 31, 5)]
         )
         axes.xaxis.set_minor_locator(mpl.ticker.NullLocator())
-        axes.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda y, _: _time(y)))
+        axes.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda y, _: time_name(y)))
         axes.yaxis.set_minor_locator(mpl.ticker.NullLocator())
         if shown:  # room for the band
             high = axes.get_ylim()[1]
             axes.set_ylim(low * (low / high) ** 0.16, high)
         axes.set_title(
-            f"{world_size} ranks, alpha {_time(alpha)}, {bandwidth / 1e9:.3g} GB/s",
+            f"{world_size} ranks, alpha {time_name(alpha)}, {bandwidth / 1e9:.3g} GB/s",
             fontsize=10,
             pad=18,
         )
@@ -278,7 +255,7 @@ def crossover_figure(
             if region.low > SMALLEST:
                 axes.axvline(region.low, color=palette.LIGHT["ink"], linewidth=1, dashes=(2, 2))
                 axes.annotate(
-                    _size(region.low),
+                    size_name(region.low),
                     (region.low, 1.0),
                     (0, 3),
                     xycoords=axes.get_xaxis_transform(),
@@ -303,23 +280,3 @@ def crossover_figure(
         if shown:
             axes.legend(loc="upper left", title=title, title_fontsize=9, fontsize=9)
     return figure
-
-
-def _size(nbytes: float) -> str:
-    """1234567 -> '1.2 MiB'."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if nbytes >= unit:
-            return (
-                f"{nbytes / unit:.2g} {name}"
-                if nbytes < 10 * unit
-                else f"{nbytes / unit:.0f} {name}"
-            )
-    return f"{nbytes:.0f} B"
-
-
-def _time(seconds: float) -> str:
-    """1.234e-05 -> '12.3 µs'."""
-    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if seconds >= 0.9995 * unit:
-            return f"{seconds / unit:.3g} {name}"
-    return f"{seconds * 1e9:.3g} ns"

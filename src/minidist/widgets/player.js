@@ -1,58 +1,12 @@
 // The player: draws recordings of minidist.provenance.record. It knows nothing of any algorithm;
 // everything that moves or changes comes out of `recordings` (see Recording.to_dict).
 
-const SVG = "http://www.w3.org/2000/svg";
 const FLIGHT_MS = 900; // one step at speed 1
 const REST_MS = 550; // between two steps while playing
 const NARROW = 560; // below this width ranks stand in two columns
 const PAD = 8; // inside a rank's card
 const HEAD = 20; // its title line
 const FOOT = 14; // the chunk numbers below the cells
-
-const ICONS = {
-  back: "M15 5v14l-9-7zM4 5h2v14H4z",
-  play: "M6 4l14 8-14 8z",
-  pause: "M6 4h4v16H6zM14 4h4v16h-4z",
-  forward: "M9 5v14l9-7zM18 5h2v14h-2z",
-};
-
-function svg(tag, attributes = {}, ...children) {
-  const node = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
-function html(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
-function button(label, icon) {
-  const node = html("button", { type: "button", "aria-label": label, title: label });
-  node.append(svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("path")));
-  const set = (name, icon) => {
-    node.setAttribute("aria-label", name);
-    node.title = name;
-    node.querySelector("path").setAttribute("d", ICONS[icon]);
-  };
-  set(label, icon);
-  return [node, set];
-}
-
-function labelled(text, control) {
-  return html("label", {}, html("span", {}, text), control);
-}
-
-function options(select, entries, chosen) {
-  for (const [value, text] of entries) {
-    const option = html("option", { value }, text);
-    option.selected = String(value) === String(chosen);
-    select.append(option);
-  }
-}
 
 // --- where things are ------------------------------------------------------------------------
 
@@ -200,9 +154,6 @@ function middle(picture, rank) {
 
 // --- drawing ---------------------------------------------------------------------------------
 
-const colour = (k) => `var(--mp-chunk-${k % 8})`;
-const onColour = (k) => `var(--mp-on-chunk-${k % 8})`;
-
 function chunkOf(recording, element) {
   return recording.chunks.findIndex(([start, stop]) => element >= start && element < stop);
 }
@@ -248,7 +199,7 @@ function drawBox(recording, picture, box, { done = false, wrong = false, flying 
     group.append(svg("rect", { ...frame, class: "mp-empty" }));
     return group;
   }
-  const shade = content === null ? "var(--mp-muted)" : colour(content);
+  const shade = content === null ? "var(--w-muted)" : colour(content);
   const looks = done ? "mp-done" : "mp-part";
   group.append(svg("rect", { ...frame, class: looks, style: `--c:${shade}` }));
   if (first.parts === null) group.append(svg("rect", { ...frame, class: "mp-unknown" }));
@@ -296,7 +247,7 @@ function drawSlots(recording, picture, cell, x, width, gauge) {
   if (hollow) group.append(svg("path", { d: hollow, class: "mp-slot" }));
   const shades = new Map();
   for (const [rank, shade] of bars) {
-    const key = counts.get(rank) > 1 ? "var(--mp-bad)" : shade;
+    const key = counts.get(rank) > 1 ? "var(--w-bad)" : shade;
     shades.set(key, (shades.get(key) ?? "") + bar(rank));
   }
   for (const [shade, d] of shades) group.append(svg("path", { d, style: `fill:${shade}` }));
@@ -367,7 +318,7 @@ function drawFlags(recording, picture, frame) {
     flag.append(svg("rect", { x: -wide / 2, y: -9, width: wide, height: 18, rx: 9, class: "mp-under" }));
     if (chunks.length < 2) {
       const k = chunks[0];
-      const shade = k === undefined ? "var(--mp-muted)" : colour(k);
+      const shade = k === undefined ? "var(--w-muted)" : colour(k);
       flag.append(svg("rect", { x: -wide / 2, y: -9, width: wide, height: 18, rx: 9, style: `fill:${shade}` }));
       const text = svg("text", { y: 4, class: "mp-flag-name", style: k === undefined ? "" : `fill:${onColour(k)}` });
       text.textContent = k ?? "–";
@@ -451,30 +402,27 @@ function render({ model, el }) {
   let timer = 0;
   let request = 0;
 
-  const stage = svg("svg", { role: "img", class: "mp-stage" });
+  const stage = svg("svg", { role: "img", class: "w-stage" });
   const status = html("p", { class: "mp-text", role: "status", "aria-live": "polite" });
   const error = html("pre", { class: "mp-error", hidden: "" });
   const [back] = button("Step back", "back");
   const [play, setPlay] = button("Play", "play");
   const [forward] = button("Step forward", "forward");
-  play.classList.add("mp-main");
+  play.classList.add("w-main");
   const range = html("input", { type: "range", min: "0", value: "0", "aria-label": "Step" });
   const speed = html("select", { "aria-label": "Speed" });
   options(speed, [["0.5", "slow"], ["1", "normal"], ["2", "fast"]], "1");
   const sizes = html("select", { "aria-label": "World size" });
   const sizesLabel = labelled("World size", sizes);
-  const count = html("span", { class: "mp-count", "aria-hidden": "true" });
+  const count = html("span", { class: "w-count", "aria-hidden": "true" });
   const bytes = html("div", { class: "mp-bytes" });
   const bytesText = html("p", { class: "mp-bytes-text" });
-  const root = html("div", { class: "minidist-player", role: "group", tabindex: "0" },
+  const root = html("div", { class: "minidist-widget minidist-player", role: "group", tabindex: "0" },
     stage, status, error,
-    html("div", { class: "mp-controls" }, html("div", { class: "mp-buttons" }, back, play, forward), range, count),
+    html("div", { class: "w-controls" }, html("div", { class: "w-buttons" }, back, play, forward), range, count),
     html("div", { class: "mp-more" }, html("div", { class: "mp-sent" }, bytes, bytesText),
       html("div", { class: "mp-choices" }, labelled("Speed", speed), sizesLabel)));
-  // JupyterLab hears the keyboard first and moves between cells with the same keys, except from here.
-  for (const own of [root, back, play, forward, range, speed, sizes]) {
-    own.setAttribute("data-lm-suppress-shortcuts", "true");
-  }
+  keepKeys(root);
   el.append(root);
 
   const recordings = () => model.get("recordings");
@@ -494,11 +442,8 @@ function render({ model, el }) {
   }
 
   function measure() {
-    const width = Math.max(240, Math.floor(root.clientWidth - 24) || 680);
-    picture = arrange(recording, Math.min(width, 860));
-    stage.setAttribute("viewBox", `0 0 ${picture.width} ${picture.height}`);
-    stage.setAttribute("width", picture.width);
-    stage.setAttribute("height", picture.height);
+    picture = arrange(recording, widthFor(root, 240));
+    resize(stage, picture.width, picture.height);
   }
 
   function draw() {
@@ -656,21 +601,13 @@ function render({ model, el }) {
     "change:note": () => draw(),
   };
   for (const [name, react] of Object.entries(fromModel)) model.on(name, react);
-  let drawnWidth = 0;
-  const resized = new ResizeObserver(() => {
-    if (root.clientWidth === drawnWidth) return;
-    drawnWidth = root.clientWidth;
-    measure();
-    draw();
-  });
-
   choose(model.get("world_size"));
   go(model.get("step"));
-  resized.observe(root);
+  const stopFollowing = onNewWidth(root, () => { measure(); draw(); });
   return () => {
     halt();
     cancelAnimationFrame(request);
-    resized.disconnect();
+    stopFollowing();
     for (const [name, react] of Object.entries(fromModel)) model.off(name, react);
   };
 }

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
 from minidist.provenance import Recording, record
+from minidist.widgets.common import code, style
 from minidist.widgets.strip import strip
-
-HERE = Path(__file__).parent
 
 
 class Player(anywidget.AnyWidget):
@@ -22,8 +20,8 @@ class Player(anywidget.AnyWidget):
     name: of the function. note: shown at the last step, for example what went wrong there.
     """
 
-    _esm = HERE / "player.js"
-    _css = HERE / "player.css"
+    _esm = code("player")
+    _css = style("player")
     recordings = traitlets.List(traitlets.Dict()).tag(sync=True)
     world_size = traitlets.Int().tag(sync=True)
     step = traitlets.Int(0).tag(sync=True)

@@ -1,4 +1,4 @@
-"""A bare page that shows players without a kernel, as a host of anywidgets would."""
+"""A bare page that shows widgets without a kernel, as a host of anywidgets would."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from minidist.widgets import Player
+from anywidget import AnyWidget
 
 PAGE = """<!doctype html>
-<html lang="en" {html}><head><meta charset="utf-8"><title>players</title>
+<html lang="en" {html}><head><meta charset="utf-8"><title>widgets</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
 {css}
 body {{ margin: 8px; background: {ground}; }}
 h1 {{ margin: 0; color: #777; font-size: 24px; }}
 </style></head>
-<body {body}><main><h1>Players</h1><div id="hosts"></div></main>
+<body {body}><main><h1>Widgets</h1><div id="hosts"></div></main>
 <script type="module">
 function model(state) {{
   const calls = new Map();
@@ -47,21 +47,22 @@ document.body.dataset.ready = "yes";
 
 
 def page(
-    path: Path, players: Sequence[Player], html: str = "", body: str = "", ground: str = "#fcfbf8"
+    path: Path,
+    widgets: Sequence[AnyWidget],
+    html: str = "",
+    body: str = "",
+    ground: str = "#fcfbf8",
 ) -> Path:
-    """Write a page with the given players to `path`; `html` and `body` are attributes."""
-    folder = Path(__file__).resolve().parents[2] / "src/minidist/widgets"
-    states = [
-        {key: p.get_state()[key] for key in ("recordings", "world_size", "step", "name", "note")}
-        for p in players
-    ]
+    """Write a page with widgets of one class to `path`; `html` and `body` are attributes."""
+    common = {"_anywidget_id", "_esm", "_css", *AnyWidget.class_trait_names(sync=True)}
+    traits = set(widgets[0].trait_names(sync=True)) - common
     text = PAGE.format(
         html=html,
         body=body,
         ground=ground,
-        css=(folder / "player.css").read_text(),
-        esm=json.dumps((folder / "player.js").read_text()).replace("</", "<\\/"),
-        states=json.dumps(states),
+        css=widgets[0]._css,
+        esm=json.dumps(widgets[0]._esm).replace("</", "<\\/"),
+        states=json.dumps([{name: getattr(w, name) for name in traits} for w in widgets]),
     )
     path.write_text(text, encoding="utf-8")
     return path
