@@ -28,6 +28,7 @@ _NAMES = (
     "unused_parameters",
     "fp16_compression",
     "reassigned_buffers",
+    "best_bucket_size",
 )
 EXERCISES: dict[str, Exercise] = {
     name: import_module(f"{__name__}.{name}").EXERCISE for name in _NAMES
