@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
@@ -17,17 +16,40 @@ def show(*functions: Callable[..., Any] | type, docstring: bool = True) -> Markd
     return Markdown("\n\n".join(_source(f, docstring) for f in functions))
 
 
+def passage(function: Callable[..., Any], start: str, stop: str = "") -> Markdown:
+    """Some lines of a function: from the first that contains `start` to before one with `stop`.
+
+    Without `stop`, to the end. Raises ValueError if no line contains them.
+    """
+    lines, first = inspect.getsourcelines(function)
+    begin = _line_with(start, lines, 0)
+    end = _line_with(stop, lines, begin + 1) if stop else len(lines)
+    source = textwrap.dedent("".join(lines[begin:end])).rstrip()
+    return Markdown(f"```python\n{source}\n```\n<small>{_place(function, first + begin)}</small>")
+
+
+def _line_with(text: str, lines: Sequence[str], begin: int) -> int:
+    for number in range(begin, len(lines)):
+        if text in lines[number]:
+            return number
+    raise ValueError(f"no line from {begin} on contains {text!r}")
+
+
 def _source(function: Callable[..., Any] | type, docstring: bool) -> str:
     lines, first = inspect.getsourcelines(function)
     source = textwrap.dedent("".join(lines)).rstrip()
     if not docstring and function.__doc__:
         source = _without_docstring(source)
+    return f"```python\n{source}\n```\n<small>{_place(function, first)}</small>"
+
+
+def _place(function: Callable[..., Any] | type, line: int) -> str:
     package = function.__module__.split(".")[0]
-    place = function.__module__
-    if package in sys.modules and package != "__main__":
+    try:
         version = metadata.version(package)
-        place = f"{function.__module__}, line {first} ({package} {version})"
-    return f"```python\n{source}\n```\n<small>{place}</small>"
+    except metadata.PackageNotFoundError:  # of a notebook, or of a script
+        return function.__module__
+    return f"{function.__module__}, line {line} ({package} {version})"
 
 
 def _without_docstring(source: str) -> str:

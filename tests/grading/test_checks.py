@@ -12,9 +12,10 @@ import torch
 
 from minidist.grading import EXERCISES, check, checks
 from minidist.grading.answers import attempt
+from minidist.grading.exercise import TrialExercise
 from minidist.grading.grade import grade
+from minidist.grading.prints import PrintsByCase, mark
 from minidist.grading.report import NOT_REACHED, PASSED
-from minidist.grading.tasks import TASKS
 
 FOLDER = Path(__file__).parents[2] / "exercises"
 SOLUTION = (FOLDER / "ring_allreduce" / "solution.py").read_text()
@@ -44,7 +45,9 @@ def test_every_check_has_a_wrong_answer():
     }
     names = {name for name, _, _ in checks.FIRST + checks.ON_PROCESSES}
     assert names - {check for _, check in seen} == {"loads"}  # that one is below
-    for task in TASKS.values():
+    for task in EXERCISES.values():
+        if not isinstance(task, TrialExercise):
+            continue
         own = {name for name, _, _ in task.checks} - {"primitives"}  # also below
         assert own <= {check for of, check in seen if of == task.name}, task.name
 
@@ -74,9 +77,9 @@ def test_an_exercise_with_two_functions_in_a_notebook():
 
 def test_a_driver_that_says_nonsense_is_no_crash():
     source = """
-        from minidist.grading import drivers
+        from minidist.grading import _child
 
-        drivers.choices = lambda functions, calls: {"answers": 3}
+        _child._drive = lambda functions, trial: {"ranks": [], "said": {"answers": 3}}
 
         def choose(nbytes, world_size, alpha, beta):
             return "ring"
@@ -458,8 +461,52 @@ def test_prints_are_shown_and_floods_are_cut():
     )
     assert "[rank 0] hello from 0" in report.printed
     assert len(report.printed) <= 4000
-    assert report.printed_cut > 50_000
+    assert report.printed_cut > 40_000
     assert "more characters" in str(report)
+
+
+def test_only_the_reported_case_prints():
+    report = grade_source(
+        """
+        print("loading")
+        def ring_allreduce(mesh, tensor):
+            print("world size", mesh.world_size, end=" with no new line")
+            return tensor.clone() if mesh.world_size < 3 else None
+        """
+    )
+    assert report.failed_check.feedback.case.startswith("world size 3")
+    assert report.printed_in == report.failed_check.feedback.case
+    assert "world size 3" in report.printed
+    for other in ("loading", "world size 1", "world size 2", "world size 4"):
+        assert other not in report.printed
+    assert "Your code printed in this case" in str(report)
+    assert "Your code printed in this case" in report._repr_html_()
+
+
+def test_prints_of_a_run_that_passes_are_all_shown():
+    report = grade_source(f'print("loading")\n{SOLUTION}')
+    assert report.passed and report.printed == "loading\n"
+    assert "in this case" not in str(report)
+
+
+def test_a_mark_between_prints_may_come_in_pieces():
+    stream = "één".encode() + mark("t", 3) + b"three \x1e no mark" + mark("t", 12) + b"twelve\x1e"
+    for size in (1, 2, 3, 7, len(stream)):
+        prints = PrintsByCase("t")
+        for start in range(0, len(stream), size):
+            prints.take(stream[start : start + size])
+        prints.take(b"", last=True)
+        assert {case: printed.text for case, printed in prints.by_case.items()} == {
+            -1: "één",
+            3: "three \x1e no mark",
+            12: "twelve\x1e",
+        }
+
+
+def test_the_edge_of_a_report_has_the_colour_of_its_verdict():
+    passed, failed = grade_source(SOLUTION), grade_source("")
+    assert "solid var(--good" in passed._repr_html_() and "--bad" not in passed._repr_html_()
+    assert "double var(--bad" in failed._repr_html_() and "--good" not in failed._repr_html_()
 
 
 def test_a_flood_without_end_ends():

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minidist
-from minidist import provenance, run
-from minidist.provenance import DIGITS, Cell, first_divergence, record
+from minidist import run
+from minidist.provenance import Cell, first_divergence, record
+from minidist.provenance.tagged_run import DIGITS, MAX_VERBS, digits, tag
 from minidist.transports.simulated import Simulated
 
 CASES = [
@@ -34,26 +35,26 @@ def arguments(args, world_size):
 
 @given(st.lists(st.integers(0, 15), min_size=DIGITS, max_size=DIGITS))
 def test_any_sum_of_tags_is_read_back(counts):
-    total = sum(times * provenance._tag(digit) for digit, times in enumerate(counts))
+    total = sum(times * tag(digit) for digit, times in enumerate(counts))
     assert total < 2**63
-    assert provenance._digits(total) == counts
+    assert digits(total) == counts
 
 
 @given(st.lists(st.integers(-40, 2000), min_size=DIGITS, max_size=DIGITS))
 def test_an_overflowing_digit_is_unknown_and_never_another_sum(counts):
-    total = sum(times * provenance._tag(digit) for digit, times in enumerate(counts))
-    assert provenance._digits(total) in (counts, None)
+    total = sum(times * tag(digit) for digit, times in enumerate(counts))
+    assert digits(total) in (counts, None)
     if all(0 <= times <= 15 for times in counts):
-        assert provenance._digits(total) == counts
+        assert digits(total) == counts
 
 
 @given(st.integers(1, 2**40))
 def test_numbers_that_are_no_tags_are_unknown(number):
-    assert provenance._digits(number) is None
+    assert digits(number) is None
 
 
 def test_no_tag_where_the_element_is_not_this_runs():
-    assert provenance._tag(-1) == provenance._tag(DIGITS) == 0
+    assert tag(-1) == tag(DIGITS) == 0
 
 
 # --- right functions
@@ -246,7 +247,7 @@ def test_a_message_that_nobody_takes_is_marked():
 def test_a_loop_without_end_ends():
     recording, divergence = diverge(broken.never_ends)
     assert "does the loop end?" in recording.error
-    assert recording.steps <= provenance.MAX_VERBS
+    assert recording.steps <= MAX_VERBS
     assert divergence.frame == 1
 
 

@@ -29,8 +29,8 @@ import torch
 from minidist import _rank
 from minidist._travel import unpack
 from minidist.diagnosis import of_a_library
-from minidist.grading import drivers
 from minidist.grading.cases import Case, Trial, make_base, view
+from minidist.grading.prints import mark
 from minidist.mesh import Mesh, MeshError
 from minidist.provenance import record
 from minidist.trace import dtype_name
@@ -62,8 +62,8 @@ def main(answers: Connection, prints: Connection, job: bytes, link: Link | None,
     sys.stdout = open(1, "w", buffering=1, closefd=False, errors="replace")  # noqa: SIM115
     sys.stderr = sys.stdout
     torch.set_num_threads(1)
-    code, functions, cases, deadline_s, picture = unpack(job)
-    watch = _Watch(_Frames(answers.fileno()), deadline_s)
+    code, functions, cases, deadline_s, picture, token = unpack(job)
+    watch = _Watch(_Frames(answers.fileno()), deadline_s, prints.fileno(), token)
     with _NoDistributed() as distributed:
         fns = _load(code, functions, watch)
         if fns:
@@ -133,8 +133,9 @@ class _Frames:
 class _Watch:
     """Says what is being tried, and where the code is when a case takes too long."""
 
-    def __init__(self, frames: _Frames, deadline_s: float):
+    def __init__(self, frames: _Frames, deadline_s: float, prints_fd: int, token: str):
         self.say = frames.say
+        self.prints_fd, self.token = prints_fd, token
         self.deadline_s = deadline_s
         self.until = time.monotonic() + deadline_s
         self.main_thread = threading.get_ident()
@@ -142,6 +143,9 @@ class _Watch:
 
     def begin(self, case: int) -> None:
         self.until = time.monotonic() + self.deadline_s
+        sys.stdout.flush()
+        with contextlib.suppress(OSError):  # closed by the learner: then nothing is shown
+            os.write(self.prints_fd, mark(self.token, case))
         self.say({"kind": "begin", "case": case})
 
     def _watch(self) -> None:
@@ -229,7 +233,7 @@ def _simulate(fn: Callable[..., Any], case: Case, deadline_s: float) -> tuple[di
 def _drive(fns: list[Callable[..., Any]], trial: Trial) -> dict[str, Any]:
     """What the trial's driver says about the learner's functions."""
     try:
-        said = getattr(drivers, trial.driver)(fns, **trial.arguments)
+        said = trial.driver(fns, **trial.arguments)
     except BaseException as error:
         rank = getattr(error, "minidist_rank", None)
         return {"ranks": [], "error": {**_describe(error), "rank": rank}}

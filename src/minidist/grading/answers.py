@@ -15,6 +15,7 @@ from torch import Tensor
 
 from minidist.grading._child import MAX_RESULT
 from minidist.grading.cases import Case, Trial
+from minidist.grading.prints import Printed
 from minidist.grading.sandbox import NONSENSE, Code, Garbled, Sandbox, converse, real_ranks
 from minidist.mesh import Wait
 from minidist.trace import Event, Trace
@@ -116,9 +117,21 @@ class Attempt:
     load_problem: Problem | None
     stop: Stop | None
     distributed: list[str]
-    printed: str
-    cut: int
+    prints: list[tuple[Case | Trial | None, Printed]]  # in the order of cases; None: loading
     deadline_s: float
+
+    def has(self, case: str) -> bool:
+        """Whether a case of that name was tried."""
+        stopped = [self.stop.case] if self.stop else []
+        return case in [str(c) for c in (*(a.case for a in self.answers), *stopped) if c]
+
+    def printed(self, case: str | None = None) -> Printed:
+        """What was printed in the case of that name, or in all."""
+        together = Printed()
+        for of, printed in self.prints:
+            if case is None or str(of) == case:
+                together.add(printed.text, printed.cut)
+        return together
 
     @property
     def finished(self) -> list[Answer]:
@@ -204,11 +217,15 @@ def _collect(
                 raise Garbled("a frame of an unknown kind")
     except NONSENSE as error:
         stop = Stop("garbled", case_of(min(current)), text=str(error)[:MAX_TEXT])
-    printed, cut = "", 0
     for sandbox in sandboxes:
         sandbox.stop()
-        printed += sandbox.printed
-        cut += sandbox.cut
+    by_case = [sandbox.printed.by_case for sandbox in sandboxes]
+    prints = [
+        (case, printed[number])
+        for number, case in enumerate([None, *cases], -1)
+        for printed in by_case
+        if number in printed
+    ]
     raised = any(a.problem and not a.case.refused for a in answers.values())
     if stop is None and loaded is not None and "signatures" in loaded and not raised:
         # Nothing may be judged by the cases that were answered if others were left out.
@@ -217,7 +234,7 @@ def _collect(
             stop = Stop("ended", missing[0], text="it said nothing more")
     return Attempt(
         [answers[n] for n in sorted(heard)],
-        loaded, load_problem, stop, sorted(distributed), printed, cut, deadline_s,
+        loaded, load_problem, stop, sorted(distributed), prints, deadline_s,
     )  # fmt: skip
 
 

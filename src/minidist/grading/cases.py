@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -26,6 +27,8 @@ _LIMITS = {
     "bfloat16": 15,
     "uint8": 15,
 }
+
+Functions = list[Callable[..., Any]]  # the reader's, in the contract's order; a driver's first
 
 
 @dataclass(frozen=True)
@@ -87,13 +90,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a driver (see drivers.py) with the reader's functions.
+    """One run of a driver with the reader's functions, in exercises that are no collectives.
 
-    For exercises whose functions are no collectives. The driver runs in the learner's process and
-    returns what happened as plain values; whether that was right is judged outside.
+    The driver, a function of the exercise's module, runs in the learner's process and returns plain
+    values that JSON can carry: what happened, never whether it was right. That is judged outside.
     """
 
-    driver: str  # a function of drivers.py, called as driver(functions, **arguments)
+    driver: Callable[..., dict[str, Any]]  # called as driver(functions, **arguments)
     says: str  # the trial in words, for feedback
     arguments: dict[str, Any] = field(default_factory=dict)
     order: int = 0  # of the trials that fail, the one of the lowest order is told

@@ -7,7 +7,6 @@ be read back from it.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -17,49 +16,8 @@ from minidist import verify
 from minidist.collectives.chunks import gloo_chunks
 from minidist.diagnosis import wait_circle
 from minidist.grading.answers import Answer, Problem
-from minidist.grading.cases import Case, Trial
+from minidist.grading.cases import Case, Trial, make_inputs
 from minidist.trace import dtype_name
-
-
-def reason_for_values(
-    name: str, case: Case, inputs: list[Tensor], expected: list[Tensor], came: list[Tensor]
-) -> str:
-    """What the wrong values look like, or ''."""
-    n = case.world_size
-    if name == "broadcast":
-        return _broadcast_reason(case, inputs, expected, came)
-    if name == "ring_allgather":
-        return _allgather_reason(case, inputs, expected, came)
-    if name == "ring_reduce_scatter":
-        for shift in range(1, n):
-            if all(torch.equal(came[r], expected[(r + shift) % n]) for r in range(n)):
-                return (
-                    f"Each rank returned a finished chunk, but rank r the one of rank "
-                    f"(r + {shift}) mod N: start the schedule {shift} chunk"
-                    f"{'s' if shift > 1 else ''} earlier, so that the last one to be completed "
-                    "on rank r is chunk r."
-                )
-    rank, index = first_difference(expected, came)
-    offset = rank * expected[0].numel() if name == "ring_reduce_scatter" else 0
-    return _sum_reason(case, inputs, expected, came, rank, index, offset)
-
-
-def second_pass_starts_with(answer: Answer) -> int | None:
-    """The chunk with which rank 0 of a ring allreduce starts its second pass, if it is not chunk 1.
-
-    Which chunk was sent is read from where the sent view starts in its memory, so this knows
-    nothing of functions that copy a chunk before they send it, and then says None.
-    """
-    n = answer.case.world_size
-    size = -(-answer.case.numel // n)
-    sends = [e for e in answer.trace.by_rank[0] if e.kind == "send"]
-    offsets = [e.offset or 0 for e in sends]
-    due = [-step % n for step in range(n - 1)]
-    if len(sends) != 2 * (n - 1) or any(math.prod(e.shape) != size for e in sends) or not size:
-        return None
-    if [o / size for o in offsets[: n - 1]] != due or offsets[n - 1] == size:
-        return None
-    return offsets[n - 1] // size
 
 
 def first_difference(expected: list[Tensor], came: list[Tensor]) -> tuple[int, int]:
@@ -71,15 +29,13 @@ def first_difference(expected: list[Tensor], came: list[Tensor]) -> tuple[int, i
     raise ValueError("there is no difference")
 
 
-def _sum_reason(
-    case: Case,
-    inputs: list[Tensor],
-    expected: list[Tensor],
-    came: list[Tensor],
-    rank: int,
-    index: int,
-    offset: int,
-) -> str:
+def wrong_sum(answer: Answer, expected: list[Tensor], offset: int = 0) -> str:
+    """What the first wrong value of a sum looks like, or ''.
+
+    offset: the element of the inputs that is element 0 of what that rank should have returned.
+    """
+    case, inputs, came = answer.case, make_inputs(answer.case), answer.results
+    rank, index = first_difference(expected, came)
     n = case.world_size
     flat = torch.stack([t.reshape(-1) for t in inputs]).to(torch.float64)
     total = flat.sum(0)
@@ -186,50 +142,6 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 def _close(a: Tensor, b: Tensor) -> bool:
     return bool(torch.isclose(a, b, rtol=1e-9, atol=1e-6))
-
-
-def _allgather_reason(
-    case: Case, inputs: list[Tensor], expected: list[Tensor], came: list[Tensor]
-) -> str:
-    n = case.world_size
-    rows = range(n)
-    if all(torch.equal(came[r][s], inputs[(r - s) % n]) for r in rows for s in rows):
-        return (
-            "The rows stand in the order of arrival: row s holds what came at step s. "
-            "Row k belongs to rank k, on every rank."
-        )
-    rank, index = first_difference(expected, came)
-    row = index // max(1, case.numel)
-    if not came[rank][row].any():
-        return f"Row {row} was never filled: a step is missing, or a row is stored elsewhere."
-    for other in rows:
-        if torch.equal(came[rank][row], inputs[other]):
-            if all(torch.equal(came[rank][k], inputs[(rank - 1) % n]) for k in rows if k != rank):
-                return (
-                    "Every row holds the left neighbour's tensor: each step sends the rank's own "
-                    "row again. From the second step on, send on what arrived last."
-                )
-            return f"Row {row} holds the tensor of rank {other}."
-    return ""
-
-
-def _broadcast_reason(
-    case: Case, inputs: list[Tensor], expected: list[Tensor], came: list[Tensor]
-) -> str:
-    rank, _ = first_difference(expected, came)
-    if case.src and any(torch.equal(c, inputs[0]) for c in came[1:]):
-        return (
-            f"The tensor of rank 0 was handed out, but src is {case.src}: renumber the ranks, "
-            "(rank - src) % world_size, so that the root counts as 0."
-        )
-    for other in range(case.world_size):
-        if torch.equal(came[rank], inputs[other]):
-            if other == rank:
-                return f"Rank {rank} still has its own tensor: nothing reached it."
-            return f"This is the tensor of rank {other}, not of src."
-    if not came[rank].any():
-        return f"Rank {rank} has zeros: nothing reached it."
-    return ""
 
 
 def order_of_sum(inputs: list[Tensor], came: Tensor) -> str:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from minidist._travel import pack
 from minidist.grading import checks
-from minidist.grading.answers import attempt
-from minidist.grading.exercises import EXERCISES, Exercise
+from minidist.grading.answers import Attempt, attempt
+from minidist.grading.checks.on_processes import try_on_processes
+from minidist.grading.exercise import CollectiveExercise, Exercise
+from minidist.grading.exercises import EXERCISES
+from minidist.grading.prints import Printed
 from minidist.grading.recordings import record_until_wrong
 from minidist.grading.report import FAILED, NOT_REACHED, PASSED, CheckResult, Feedback, Report
 from minidist.grading.sandbox import Code
-from minidist.grading.tasks import Task
 
 Progress = Callable[[CheckResult], None]
 
@@ -40,7 +42,7 @@ def grade_file(name: str, path: Path, progress: Progress | None = None) -> Repor
     return grade(exercise, code, progress)
 
 
-def exercise_named(name: str) -> Exercise | Task:
+def exercise_named(name: str) -> Exercise:
     """The exercise, or a ValueError that says which there are."""
     if name not in EXERCISES:
         raise ValueError(f"there is no exercise {name!r}; there are {', '.join(EXERCISES)}")
@@ -48,7 +50,7 @@ def exercise_named(name: str) -> Exercise | Task:
 
 
 def grade(
-    exercise: Exercise | Task,
+    exercise: Exercise,
     code: Code,
     progress: Progress | None = None,
     deadline_s: float | None = None,
@@ -58,7 +60,10 @@ def grade(
     deadline_s = exercise.deadline_s if deadline_s is None else deadline_s
     report = Report(exercise.name, exercise.title)
 
-    def note(name: str, title: str, feedback: Feedback | None) -> bool:
+    def note(name: str, title: str, feedback: Feedback | None, of: Attempt) -> bool:
+        if feedback:
+            report.printed_in = feedback.case if of.has(feedback.case) else None
+            keep_prints(of.printed(report.printed_in))
         state = FAILED if feedback else PASSED
         done = CheckResult(name, title, state, feedback, time.monotonic() - began)
         report.checks.append(done)
@@ -66,28 +71,33 @@ def grade(
             progress(done)
         return feedback is None
 
+    def keep_prints(printed: Printed) -> None:
+        report.printed, report.printed_cut = printed.text, printed.cut
+
     tried = attempt(code, list(exercise.functions), exercise.cases, deadline_s)
-    report.printed, report.printed_cut = tried.printed, tried.cut
+    keep_prints(tried.printed())
     good = True
     for name, title, judge in checks.checks_of(exercise):
         if not good:
             report.checks.append(CheckResult(name, title, NOT_REACHED))
             continue
         if (name, title, judge) not in checks.ON_PROCESSES:
-            good = note(name, title, judge(exercise, tried))
+            good = note(name, title, judge(exercise, tried), tried)
             continue
         if name == "processes":
-            real = list(checks.try_on_processes(exercise, code, deadline_s))
-        feedback = next((f for f in (judge(exercise, one) for one in real) if f), None)
-        good = note(name, title, feedback)
-    if isinstance(exercise, Exercise):
+            real = list(try_on_processes(exercise, code, deadline_s))
+        for one in real:
+            if feedback := judge(exercise, one):
+                break
+        good = note(name, title, feedback, one)
+    if isinstance(exercise, CollectiveExercise):
         _add_recording(report, exercise, code, tried.stop is not None, deadline_s)
     report.seconds = time.monotonic() - began
     return report
 
 
 def _add_recording(
-    report: Report, exercise: Exercise, code: Code, stopped: bool, deadline_s: float
+    report: Report, exercise: CollectiveExercise, code: Code, stopped: bool, deadline_s: float
 ) -> None:
     """Where the run of the failing case first differs from the course's own, step by step."""
     failed = report.failed_check

@@ -6,7 +6,7 @@ from typing import Any
 
 from minidist.grading.answers import _text
 from minidist.grading.cases import Case
-from minidist.grading.exercises import Exercise
+from minidist.grading.exercise import CollectiveExercise
 from minidist.grading.sandbox import NONSENSE, Code, Garbled, Sandbox, converse
 from minidist.provenance import (
     MAX_INPUTS,
@@ -24,7 +24,7 @@ MAX_FRAMES = 1000
 
 
 def record_until_wrong(
-    exercise: Exercise, code: Code, case: Case, deadline_s: float
+    exercise: CollectiveExercise, code: Code, case: Case, deadline_s: float
 ) -> tuple[Recording, Divergence] | None:
     """The learner's run of a case and where it first differs from the course's own, or None.
 

@@ -8,6 +8,7 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
+from minidist import palette
 from minidist.grading.answers import Place
 from minidist.provenance import Recording
 
@@ -54,6 +55,7 @@ class Report:
     title: str
     checks: list[CheckResult] = field(default_factory=list)
     printed: str = ""
+    printed_in: str | None = None  # the case that the feedback is about; None: all that there were
     printed_cut: int = 0
     seconds: float = 0.0
     recording: Recording | None = None  # the learner's own run, if it differs from the course's
@@ -144,7 +146,11 @@ def closing(report: Report, paint: Paint) -> str:
     if failed and failed.feedback:
         parts += ["", explain(failed.feedback, paint)]
     if report.printed:
-        parts += ["", paint.dim("Your code printed:"), _indent(report.printed.rstrip("\n"))]
+        parts += [
+            "",
+            paint.dim(f"{_printed_heading(report)}:"),
+            _indent(report.printed.rstrip("\n")),
+        ]
         if report.printed_cut:
             parts.append(paint.dim(f"  ... and {report.printed_cut:,} more characters"))
     if report.passed:
@@ -155,6 +161,10 @@ def closing(report: Report, paint: Paint) -> str:
         name = failed.name if failed else "nothing"
         verdict = paint.bad(f"{report.exercise}: not yet, fails at {name}") + waiting
     return "\n".join([*parts, "", f"{verdict} ({report.seconds:.1f} s)"])
+
+
+def _printed_heading(report: Report) -> str:
+    return "Your code printed" + (" in this case" if report.printed_in else "")
 
 
 def explain(feedback: Feedback, paint: Paint) -> str:
@@ -193,8 +203,15 @@ def _indent(text: str) -> str:
     return "\n".join(f"    {line}".rstrip() for line in text.splitlines())
 
 
+_GOOD_EDGE = f"solid var(--good, var(--jp-success-color1, {palette.LIGHT['good']}))"
+_BAD_EDGE = f"double var(--bad, var(--jp-error-color1, {palette.LIGHT['bad']}))"
+
+
 def as_html(report: Report) -> str:
-    """Colours by currentColor and opacity only, so it is right in light and dark pages."""
+    """In the course's colours where the page has them, as the book does; else in JupyterLab's.
+
+    Colour is never the only sign: a passed report has a solid edge, another a double one.
+    """
     rows = []
     for check in report.checks:
         mark = {PASSED: "✓", FAILED: "✗"}.get(check.state, "·")
@@ -205,9 +222,9 @@ def as_html(report: Report) -> str:
             f"<code>{html.escape(check.name)}</code>, {html.escape(check.title)}</li>"
         )
     verdict = "passed" if report.passed else "not yet"
-    border = "solid" if report.passed else "double"
+    edge = _GOOD_EDGE if report.passed else _BAD_EDGE
     parts = [
-        f'<div class="minidist-report" style="border-left:6px {border} currentColor;'
+        f'<div class="minidist-report" style="border-left:6px {edge};'
         'padding:.2em 0 .2em 1em;overflow-x:auto">'
         f"<p><strong>{html.escape(report.title)}: {verdict}</strong> "
         f"({sum(c.state == PASSED for c in report.checks)} of {len(report.checks)} checks, "
@@ -238,7 +255,7 @@ def as_html(report: Report) -> str:
     if report.printed:
         more = f"\n... and {report.printed_cut:,} more characters" if report.printed_cut else ""
         parts.append(
-            f"<details open><summary>Your code printed</summary>"
+            f"<details open><summary>{_printed_heading(report)}</summary>"
             f"<pre>{html.escape(report.printed + more)}</pre></details>"
         )
     return "".join(parts) + "</div>"

@@ -22,12 +22,12 @@ from minidist import launch
 from minidist._travel import pack
 from minidist.grading import _child
 from minidist.grading.cases import Case, Trial, known_to
+from minidist.grading.prints import PrintsByCase, new_token
 from minidist.transports import Link, queue
 
 START_S = 60.0  # a first start has to load torch
 GRACE_S = 1.0  # after a deadline: the process itself gets this long to say where it was
 MAX_FRAME = 64 * 1024 * 1024
-MAX_PRINTED = 4000  # characters
 
 # ("file", (path, bytes)) or ("function", a tuple of functions as _travel.pack gives it)
 Code = tuple[str, Any]
@@ -64,7 +64,8 @@ class Sandbox:
         self.deadline_s = deadline_s
         self.answers, far_answers = context.Pipe(duplex=False)
         self.prints, far_prints = context.Pipe(duplex=False)
-        job = pack((code, list(functions), list(cases), deadline_s, picture))
+        token = new_token()
+        job = pack((code, list(functions), list(cases), deadline_s, picture, token))
         self.process = context.Process(
             target=_child.main, args=(far_answers, far_prints, job, link, rank), daemon=True
         )
@@ -75,8 +76,7 @@ class Sandbox:
         self.pid = self.process.pid
         self.until = time.monotonic() + START_S
         self.buffer = bytearray()
-        self.printed = ""
-        self.cut = 0
+        self.printed = PrintsByCase(token)
         self.done = False
 
     def __enter__(self) -> Sandbox:
@@ -149,17 +149,15 @@ class Sandbox:
             data = os.read(self.prints.fileno(), 1 << 16)
         except OSError:
             data = b""
-        text = data.decode(errors="replace")
-        room = MAX_PRINTED - len(self.printed)
-        self.printed += text[:room]
-        self.cut += max(0, len(text) - room)
+        self.printed.take(data)
         return bool(data)
 
     def _drain_prints(self) -> None:
         """The last lines, without waiting: a grandchild may hold the pipe open and write on."""
         for _ in range(16):
             if not self.prints.poll() or not self.read_prints():
-                return
+                break
+        self.printed.take(b"", last=True)
 
 
 class Garbled(Exception):
