@@ -61,16 +61,20 @@ def shared_link(
     others = [f"memory seen by {r}" for r in range(1, world_size)]
     if rank == 0:
         made = make_links(world_size)[0]
-        store.set("memory", f"{os.getpid()} {made.memory.fd} {made.began}")
-        store.wait(others, timedelta(seconds=timeout_s))
         memory, began = made.memory, made.began
-        refused = [store.get(key).decode() for key in others if store.get(key) != b"yes"]
+        try:
+            store.set("memory", f"{os.getpid()} {memory.fd} {began}")
+            store.wait(others, timedelta(seconds=timeout_s))
+        finally:
+            memory.close()  # the map stays
+        refused = [why for key in others if (why := store.get(key).decode()) != "yes"]
     else:
         store.wait(["memory"], timedelta(seconds=timeout_s))
         pid, fd, began = store.get("memory").decode().split()
         refused = []
         try:
             memory = open_memory(f"/proc/{pid}/fd/{fd}", world_size)
+            memory.close()
         except OSError as error:
             refused = [str(error)]
         store.set(f"memory seen by {rank}", refused[0] if refused else "yes")
@@ -79,7 +83,6 @@ def shared_link(
             f"the ranks cannot share memory: {refused[0]}. It takes Linux, and ranks of one user "
             'on one machine; the backend "minidist" works everywhere.'
         )
-    memory.close()
     link = WatchedLink(memory, rank, world_size, float(began))
     link.sockets = sockets
     return link

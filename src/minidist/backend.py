@@ -170,7 +170,9 @@ class Group(dist.ProcessGroup):
 
     # Collectives
 
-    def allreduce(self, tensors: list[Tensor], opts: Any) -> Work:
+    def allreduce(self, tensors: list[Tensor] | Tensor, opts: Any = None) -> Work:
+        if isinstance(tensors, Tensor):  # so PyTorch's Join calls it, with find_unused_parameters
+            tensors, opts = [tensors], dist.AllreduceOptions()
         (tensor,) = tensors
         if tensor.is_sparse:
             return self._sparse_allreduce(tensor, opts)

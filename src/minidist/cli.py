@@ -63,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--json", type=new_file, metavar="FILE", help="write the epochs there")
     command.set_defaults(run=_train)
 
-    command = commands.add_parser("bench", help="time allreduce on every wire, beside gloo")
+    command = commands.add_parser(
+        "bench", help="time allreduce on every wire, beside gloo; `bench ddp`: training steps"
+    )
     command.add_argument("--transport", choices=bench.TRANSPORTS, nargs="+", default=list(WIRES))
     command.add_argument(
         "--algorithm", choices=bench.ALGORITHMS, nargs="+", default=list(bench.ALGORITHMS)
@@ -78,6 +80,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--json", type=new_file, metavar="FILE", help="write rows and goals there")
     command.add_argument("--plot", type=new_file, metavar="FILE", help="draw them there (svg, png)")
     command.set_defaults(run=_bench)
+    what = command.add_subparsers(title="instead of allreduce", metavar="ddp")
+    command = what.add_parser("ddp", help="time a step of our DDP, beside PyTorch's")
+    sizes = [_size(text) for text in ("5M", "25M", "100M")]
+    command.add_argument("--sizes", type=_size, nargs="+", default=sizes, help="of parameters")
+    command.add_argument(
+        "--batch", type=_ranks, nargs="+", default=[1, 32], help="with 1, communication is most"
+    )
+    command.add_argument("--world-size", type=_processes, default=2)
+    command.add_argument("--repeats", type=_ranks, default=30, help="rounds per cell")
+    command.add_argument(
+        "--seconds", type=_seconds, default=15.0, help="cut the rounds of a cell short after this"
+    )
+    command.add_argument(
+        "--sweep", type=_size, default=25 << 20, help="parameters of the model for the bucket caps"
+    )
+    command.add_argument(
+        "--caps", type=_size, nargs="*", default=list(bench.CAPS), help="none: no sweep"
+    )
+    command.add_argument("--json", type=new_file, metavar="FILE", help="write all of it there")
+    command.add_argument("--plot", type=new_file, metavar="FILE", help="draw it there (svg, png)")
+    command.set_defaults(run=_bench_ddp)
 
     command = commands.add_parser("doctor", help="can this machine run the course?")
     command.add_argument("--json", type=new_file, metavar="FILE", help="write the findings there")
@@ -224,6 +247,47 @@ def _bench(arguments: argparse.Namespace) -> int:
         bench.figure(rows).savefig(arguments.plot, facecolor=palette.LIGHT["paper"], dpi=150)
     wrong = sum(row.wrong for row in rows)
     print(f"\n{wrong} WRONG SUMS, see above." if wrong else "\nEvery sum was right.")
+    return 1 if wrong else 0
+
+
+def _bench_ddp(arguments: argparse.Namespace) -> int:
+    where = bench.machine()
+    print(", ".join(f"{name} {value}" for name, value in where.items()))
+    world_size, processors = arguments.world_size, where["processors"]
+    if processors < 2 * world_size:
+        print(
+            f"{world_size} ranks on {processors} processors: what communicates takes time from "
+            "what computes, in PyTorch's DDP as in ours."
+        )
+    print("forward and backward of linear layers in float32; medians of the slowest rank\n")
+    print(bench.DDP_HEADER, flush=True)
+    rows = []
+    rounds = (world_size, arguments.repeats, arguments.seconds)
+    for row in bench.bench_ddp(arguments.sizes, arguments.batch, *rounds):
+        rows.append(row)
+        print(bench.ddp_line(row), flush=True)
+    sweep = None
+    if arguments.caps:
+        batch = max(arguments.batch)
+        sweep = bench.sweep(arguments.sweep, batch, sorted(set(arguments.caps)), *rounds)
+        print("\n" + "\n".join(bench.sweep_lines(sweep)))
+    goals = bench.ddp_goals(rows)
+    if goals:
+        print(f"\nGoals: {sum(goal.met for goal in goals)} of {len(goals)} cells meet theirs.")
+    for goal in goals:
+        print(bench.goal_line(goal))
+    answer = {
+        "machine": where,
+        "rows": [row.as_json() for row in rows],
+        "sweep": sweep and sweep.as_json(),
+        "goals": [{**asdict(goal), "met": goal.met} for goal in goals],
+    }
+    _write_json(arguments.json, answer)
+    if arguments.plot:
+        drawn = bench.ddp_figure(rows, sweep)
+        drawn.savefig(arguments.plot, facecolor=palette.LIGHT["paper"], dpi=150)
+    wrong = sum(row.wrong for row in rows)
+    print(f"\n{wrong} WRONG GRADIENTS, see above." if wrong else "\nEvery gradient was PyTorch's.")
     return 1 if wrong else 0
 
 

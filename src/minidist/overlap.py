@@ -181,8 +181,8 @@ def torch_times(steps: Sequence[Step]) -> dict[str, int]:
     The names and definitions of `ddp._get_ddp_logging_data()`. There, communication lasts from the
     first launch until every gradient is in its place, also if no bucket is on its way in between;
     the backward pass begins where the forward ends; and the overlap is the time from the first
-    launch until the backward pass is over, hooks and launches included. Source: Logger::set_runtime_stats_and_log
-    (torch/csrc/distributed/c10d/logger.cpp).
+    launch until the backward pass is over, hooks and launches included.
+    Source: Logger::set_runtime_stats_and_log (torch/csrc/distributed/c10d/logger.cpp).
     """
     spans: list[list[float]] = [[] for _ in TORCH_TIMES]
     for step in steps:

@@ -88,7 +88,8 @@ def test_torch_times_are_means():
 
 
 def test_an_end_that_is_marked_late_belongs_to_its_own_launch():
-    step = "forward {0}, output {0}, backward {0}, ready a 0 4 {1}, launch 0 4 {1}, wait {1}, {d} finalize {2},"
+    step = "forward {0}, output {0}, backward {0}, ready a 0 4 {1}, launch 0 4 {1}, wait {1}, {d}"
+    step += "finalize {2},"
     text = step.format(0, 1, 3, d="") + "done 0 4 3.5," + step.format(10, 11, 14, d="done 0 4 12,")
     first, second = read(text.rstrip(","))
     assert first.buckets == (BucketTimes(0, 4, 1.0, 3.0),)  # at the latest when the step is

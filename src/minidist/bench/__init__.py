@@ -1,4 +1,4 @@
-"""How fast is fast: our allreduce on every wire beside gloo and the memory itself, in one run."""
+"""How fast is fast: our allreduce beside gloo and the memory itself, our DDP beside PyTorch's."""
 
 from minidist.bench.allreduce import (
     ALGORITHMS,
@@ -13,23 +13,33 @@ from minidist.bench.allreduce import (
     floor,
     line,
 )
+from minidist.bench.ddp import DDP_HEADER, DDPRow, bench_ddp, ddp_line
 from minidist.bench.figure import figure
-from minidist.bench.goals import Goal, goal_line, goals
+from minidist.bench.goals import Goal, ddp_goals, goal_line, goals
 from minidist.bench.machine import K, M, machine, micros, size_name
+from minidist.bench.sweep import CAPS, Sweep, ddp_figure, sweep, sweep_lines
 
 __all__ = [
     "ALGORITHMS",
     "BACKEND",
+    "CAPS",
+    "DDP_HEADER",
     "FLOOR",
     "GLOO",
     "HEADER",
     "OURS",
     "TRANSPORTS",
+    "DDPRow",
     "Goal",
     "K",
     "M",
     "Row",
+    "Sweep",
     "bench",
+    "bench_ddp",
+    "ddp_figure",
+    "ddp_goals",
+    "ddp_line",
     "figure",
     "floor",
     "goal_line",
@@ -38,4 +48,6 @@ __all__ = [
     "machine",
     "micros",
     "size_name",
+    "sweep",
+    "sweep_lines",
 ]

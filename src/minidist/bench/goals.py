@@ -1,4 +1,4 @@
-"""What the course sets itself for the speed of its allreduce, and what of it a run has reached."""
+"""What the course sets itself for the speed of its allreduce and its DDP, and what was reached."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minidist.bench.allreduce import BACKEND, Row
+from minidist.bench.ddp import GLOO, SHARED_MEMORY, DDPRow
 from minidist.bench.machine import K, M, size_name
 
 
@@ -64,6 +65,27 @@ def _bound_to_gloo(transport: str, nbytes: int) -> float | None:
     if transport == "queue" and (nbytes <= 64 * K or nbytes == 16 * M):
         return 1.0 if nbytes <= 64 * K else 3.0
     return None
+
+
+def ddp_goals(rows: Sequence[DDPRow]) -> list[Goal]:
+    """The same for training steps, with 2 ranks and 5 to 100 MB of parameters.
+
+    On gloo at most 1.02 of PyTorch's time, and no less overlap; on shared memory, where
+    communication is most of a step (a batch of 1), at most 0.9 of PyTorch's time on gloo.
+    """
+    found = []
+    for row in rows:
+        if row.world_size != 2 or not 4.5 * M <= row.nbytes <= 110 * M:
+            continue
+        name = f"DDP, batch {row.batch}"
+        here = (row.backend, row.world_size, round(row.nbytes / M) * M, name)
+        if row.backend == GLOO:
+            found.append(Goal("of PyTorch's time", *here, row.to_torch, 1.02))
+            less = row.torch_overlap - row.overlap
+            found.append(Goal("of communication overlaps less", *here, less, 0.0))
+        if row.backend == SHARED_MEMORY and row.batch == 1:
+            found.append(Goal("of PyTorch's time", *here, row.to_torch, 0.9))
+    return found
 
 
 def goal_line(goal: Goal) -> str:

@@ -117,6 +117,18 @@ class Bucket:
     def nbytes(self) -> int:
         return sum(p.numel() * p.element_size() for p in self.parameters)
 
+    def zeros(self) -> Tensor:
+        """What a rank sends that has no gradient for this bucket."""
+        if not self.sparse:
+            return torch.zeros_like(self.flat)
+        (parameter,) = self.parameters
+        # As of an embedding: its indices say which rows, and the values are whole rows.
+        no_rows = torch.empty(1, 0, dtype=torch.int64, device=parameter.device)
+        values = torch.empty_like(parameter[:0])
+        return torch.sparse_coo_tensor(
+            no_rows, values, parameter.shape, is_coalesced=True, check_invariants=True
+        )
+
     def views_of(self, flat: Tensor) -> list[Tensor]:
         """The gradients in a flat tensor of this bucket's size, each in its parameter's strides."""
         views, offset = [], 0

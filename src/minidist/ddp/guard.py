@@ -1,14 +1,15 @@
 """The guard: notices at once when a backward pass goes past the Reducer.
 
-PyTorch's DDP says nothing in the iteration in which that happens, or ever. To tell a lawful
-backward pass from one that leaves gradients unaveraged, the guard marks the outputs of each
-forward, and so knows from which forwards a backward pass started.
+PyTorch's DDP says nothing in the iteration in which that happens, or ever. The guard judges every
+backward pass when it ends, by three things: which outputs of forwards it came through, whether it
+made gradients that the Reducer did not wait for, and whether gradients that it waits for can still
+come. It cannot look into an object of an unknown class: of such outputs it believes what may be.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,24 +17,24 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from minidist.ddp.buckets import is_alias
-from minidist.ddp.errors import MissingGradients, NotSynchronized
+from minidist.ddp.errors import MissingGradients, NotSynchronized, RanksDisagree
+from minidist.ddp.roll_call import LACKS
 from minidist.ddp.unused import reachable
 
 if TYPE_CHECKING:
     from minidist.ddp.reducer import Reducer
 
 queue_callback = torch.autograd.Variable._execution_engine.queue_callback
-_reducers: weakref.WeakSet[Reducer] = weakref.WeakSet()
+_guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 class _Output:
     """An output of one forward. It lives as long as the graph from which it came."""
 
-    def __init__(self, tensor: Tensor, iteration: int, synchronized: bool):
+    def __init__(self, tensor: Tensor, synchronized: bool):
         self.tensor = weakref.ref(tensor)
-        self.iteration = iteration
-        self.synchronized = synchronized
-        self.begun = False  # whether a backward pass has come through it
+        self.synchronized = synchronized  # not under no_sync()
+        self.used = False  # a backward pass that came through it has made gradients
 
 
 class Guard:
@@ -41,12 +42,13 @@ class Guard:
 
     def __init__(self, reducer: Reducer):
         self._reducer = weakref.ref(reducer)
+        self._mine = {id(parameter) for parameter in reducer.parameters}
         self._outputs: weakref.WeakSet[_Output] = weakref.WeakSet()
-        self._active: set[_Output] = set()  # where the backward pass that runs now came from
-        self._will_look = False  # at the end of the backward pass that runs now
-        self.blind = False  # the forward returned nothing that autograd comes through
-        self.synchronizes = True  # what the last forward was, or no_sync() has said since
-        _reducers.add(reducer)
+        self.in_no_sync = False
+        self._sees = True  # the last forward returned something that the guard can look into
+        self._synchronized = True  # the last forward
+        self._forget_pass()
+        _guards.add(self)
 
     @property
     def reducer(self) -> Reducer:
@@ -56,105 +58,138 @@ class Guard:
 
     def forward_ends(self, outputs: Sequence[Tensor], synchronized: bool) -> None:
         """Mark what a forward returns."""
-        self._active.clear()
-        self._will_look = False
-        nodes = {t.grad_fn: t for t in outputs if t.grad_fn is not None}
-        self.blind = not nodes
+        nodes = {_node_of(tensor): tensor for tensor in outputs if tensor.grad_fn is not None}
+        self._sees, self._synchronized = bool(nodes), synchronized
         for node, tensor in nodes.items():
-            output = _Output(tensor, self.reducer.iteration, synchronized)
+            output = _Output(tensor, synchronized)
             self._outputs.add(output)
-            node.register_prehook(self._begin(output))
+            node.register_prehook(self._passes(output))
 
-    def _begin(self, output: _Output) -> Any:
-        def begin(gradients: Any) -> None:
-            output.begun = True
-            if not self._active and self.reducer.record:
+    # During a backward pass
+
+    def _forget_pass(self) -> None:
+        self.runs = False
+        self._through: dict[_Output, Any] = {}  # outputs that it came through, and their nodes
+        self._made_gradients = False
+        self._stray: int | None = None  # a parameter whose gradient nobody waited for
+
+    def _begin(self) -> None:
+        if not self.runs:
+            self.runs = True
+            queue_callback(self._pass_ends)
+            if self.reducer.record:
                 self.reducer.record("backward", "", None, 0)
-            self._active.add(output)
-            self._look_at_the_end()
 
-        return begin
+    def _passes(self, output: _Output) -> Callable[[Any], None]:
+        reducer = self.reducer  # so the graph keeps it alive, even if the DDP is dropped
 
-    def _look_at_the_end(self) -> None:
-        if not self._will_look:
-            self._will_look = True
-            queue_callback(self._backward_ends)
+        def passes(_: Any) -> None:
+            reducer.guard._begin()
+            reducer.guard._through[output] = torch._C._current_autograd_node()
 
-    # A gradient came
+        return passes
 
-    def expected_gradient(self) -> None:
-        """The outermost backward pass calls back at its end, also if it came through no output."""
-        if not self._active and not self._will_look and self.blind:
-            self._look_at_the_end()
+    def gradient(self, index: int, expected: bool) -> None:
+        """The gradient of a parameter was accumulated."""
+        self._begin()
+        self._made_gradients = True
+        if not expected and not self.in_no_sync:
+            self._stray = index
 
-    def unexpected_gradient(self, index: int) -> None:
-        """A gradient that the Reducer does not wait for. Lawful under no_sync() only."""
-        if not self._active:
-            if self.synchronizes and not self.blind:
-                self._look_at_the_end()  # perhaps it is only early: a penalty on the weights
+    @property
+    def broke_off(self) -> bool:
+        """Whether an exception has ended the last backward pass, so that its end never came."""
+        return self.runs and torch._C._current_graph_task_id() == -1
+
+    def forget_broken_pass(self) -> None:
+        self._forget_pass()
+
+    # At its end
+
+    def _pass_ends(self) -> None:
+        reducer, through, stray = self.reducer, self._through, self._stray
+        made_gradients = self._made_gradients
+        self._forget_pass()
+        if not made_gradients:  # torch.autograd.grad, or inputs=
             return
-        synchronized = [output for output in self._active if output.synchronized]
-        if len(synchronized) < len(self._active):
-            return
-        name, reducer = self.reducer.names[index], self.reducer
-        if all(output.iteration == reducer.iteration for output in synchronized):
+        if stray is not None:
+            self._check_stray(reducer.names[stray], [o for o in through if o.synchronized], through)
+        for output in through:
+            output.used = True
+        if reducer.expects_hooks and not reducer.end_of_first_static_iteration():
+            self.check_complete(through)
+
+    def _check_stray(self, name: str, synchronized: Sequence[_Output], through: Any) -> None:
+        """Gradients that nobody waited for are lawful if they came from forwards in no_sync()."""
+        if any(output.used for output in synchronized):
             raise NotSynchronized(
                 f"a second backward pass through the same forward reached {name}: the gradients of "
-                "the first are averaged already, those of the second would not be. Add the losses "
-                "and call backward() once, or run forward again."
+                "the first are averaged already, those of the second are not. Add the losses and "
+                "call backward() once, or run forward again."
             )
-        raise NotSynchronized(
-            "two forwards and then two backward passes: the gradients of the first backward are "
-            f"averaged already, those of the second ({name} and what follows) would not be. Add "
-            "the losses and call backward() once, or run the first forward and its backward under "
-            "no_sync()."
-        )
-
-    # The end of a backward pass
-
-    def _backward_ends(self) -> None:
-        reducer, active = self.reducer, self._active
-        self._active, self._will_look = set(), False
-        if not active and not self.blind:
+        if synchronized:
             raise NotSynchronized(
-                "a backward pass made gradients of parameters of this DDP, but did not come "
-                "through an output of its forward: was ddp.module called instead of ddp? These "
-                "gradients are this rank's alone. Call ddp(...); or, if that is what you want, run "
-                "forward and backward under ddp.no_sync()."
+                "two forwards and then two backward passes: the gradients of the first backward "
+                f"are averaged already, those of the second ({name}, for one) are not. Add the "
+                "losses and call backward() once, or run the first forward and its backward under "
+                "no_sync()."
             )
-        if reducer.end_of_first_static_iteration():
-            return
-        if any(output.synchronized for output in active) or self.blind:
-            self.check_complete()
+        unseen_in_no_sync = not self._sees and not self._synchronized
+        shared = any(other is not self and self._mine & other._mine for other in _guards)
+        if not through and not unseen_in_no_sync and not shared:
+            raise NotSynchronized(
+                f"a backward pass made a gradient of {name}, but did not come through an output of "
+                "this DDP's forward: was ddp.module called instead of ddp? This gradient is this "
+                "rank's alone. Call ddp(...); add a penalty on the weights to the loss; or, if "
+                "that is what you want, run forward and backward under ddp.no_sync()."
+            )
 
-    def check_complete(self, at_step: bool = False) -> None:
-        """Raise MissingGradients if a reduction has begun that nothing will complete."""
+    def check_complete(self, through: dict[_Output, Any] | None = None) -> None:
+        """Raise MissingGradients if a reduction has begun that nothing will complete.
+
+        through: the outputs that the backward pass came through which has just ended; without,
+        it is too late for another one.
+        """
         reducer = self.reducer
         if not reducer.expects_hooks or not reducer.marked:
             return
         missing = [i for i in range(len(reducer.names)) if i not in reducer.marked]
-        if not missing or (not at_step and self._may_still_come(missing)):
+        if not missing or (through is not None and self._may_still_come(missing, through)):
             return
-        reducer.expects_hooks = False  # whoever catches this may go on
         names = ", ".join(reducer.names[i] for i in missing[:5])
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        raise MissingGradients(
+        error = MissingGradients(
             f"the backward pass is over, and {names}{more} got no gradient: "
             f"{len(reducer.buckets) - reducer.next_bucket} of {len(reducer.buckets)} buckets were "
             "not averaged. If the loss does not depend on these parameters, pass "
             "find_unused_parameters=True, or take them out of the module."
         )
+        try:
+            reducer.abandon(LACKS)
+        except RanksDisagree as disagreement:
+            raise error from disagreement
+        raise error
 
-    def _may_still_come(self, missing: Sequence[int]) -> bool:
-        """Whether another backward pass, from another output, may bring them."""
+    def _may_still_come(self, missing: Sequence[int], through: dict[_Output, Any]) -> bool:
+        """Whether another backward pass may bring them, through an output or with other inputs=."""
+        if not self._sees:
+            return True
         wanted = {self.reducer.accumulators[i] for i in missing}
         for output in list(self._outputs):
-            if output.synchronized and not output.begun:
-                tensor = output.tensor()
-                # Without the tensor, its graph lives on in a loss: nobody can look into that.
-                if tensor is None or wanted & reachable([tensor.grad_fn]):
-                    return True
+            tensor = output.tensor()
+            node = through.get(output) or (tensor is not None and tensor.grad_fn)
+            if output.synchronized and (wanted & reachable([node]) if node else not output.used):
+                return True  # without a node, its graph lives on in a loss: nobody can look there
         return False
+
+    def check_step(self) -> None:
+        """An optimizer is about to use the gradients."""
+        if self.runs and self.reducer.expects_hooks:
+            raise NotSynchronized(
+                "an optimizer steps before the end of a backward pass, or after an exception broke "
+                "it off: its gradients are not averaged yet. Step after backward() has returned."
+            )
+        self.check_complete()
 
     def check_view(self, index: int, gradient: Tensor | None, view: Tensor) -> None:
         """With gradient_as_bucket_view, nobody may have put another tensor into `.grad`."""
@@ -168,10 +203,10 @@ class Guard:
 
     def marked_twice(self, index: int) -> str:
         return (
-            f"the gradient of {self.reducer.names[index]} became ready twice in one backward pass. "
-            "Is a module checkpointed with use_reentrant=True and used twice, or is a parameter "
-            "used in several backward passes that run inside each other? Pass use_reentrant=False "
-            "to the checkpoint, or static_graph=True to DDP."
+            f"the gradient of {self.reducer.names[index]} became ready twice in one iteration. "
+            "Do two outputs that share it have backward passes of their own? Add their losses and "
+            "call backward() once. Is a module checkpointed with use_reentrant=True and used "
+            "twice? Pass use_reentrant=False to the checkpoint, or static_graph=True to DDP."
         )
 
     def graph_changed(self, index: int) -> str:
@@ -183,13 +218,19 @@ class Guard:
         )
 
 
+def _node_of(tensor: Tensor) -> Any:
+    """Where a backward pass from it comes by, also when it is changed in place afterwards."""
+    base = tensor._base  # a view changed in place gets a new node, its base keeps the old one
+    return (base is not None and base.grad_fn) or tensor.grad_fn
+
+
 def _before_step(optimizer: Optimizer, *_: Any) -> None:
     """No optimizer steps with gradients that are half averaged."""
-    for reducer in list(_reducers):
-        if reducer.expects_hooks and reducer.marked:
-            mine = {id(parameter) for parameter in reducer.parameters}
-            if any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
-                reducer.guard.check_complete(at_step=True)
+    for guard in list(_guards):
+        if guard.reducer.expects_hooks and (guard.runs or guard.reducer.marked):
+            its = (id(p) for group in optimizer.param_groups for p in group["params"])
+            if any(identity in guard._mine for identity in its):
+                guard.check_step()
 
 
 register_optimizer_step_pre_hook(_before_step)

@@ -29,13 +29,13 @@ class DDPJoinHook(JoinHook):
         if reducer.can_rebuild:
             reducer.rebuild_buckets()
         if ddp.will_sync_buffers():
-            ddp.sync_buffers(source=common_rank(ddp.process_group, ddp.device, False))
+            ddp.sync_buffers(common_rank(ddp.process_group, ddp.device, False))
         flag = torch.zeros(1, device=ddp.device)
         dist.all_reduce(flag, group=ddp.process_group)
         ddp.require_forward_param_sync = bool(flag)  # as no_sync() does on the others
         if not flag:
             return
-        zeros = [torch.zeros_like(bucket.flat) for bucket in reducer.buckets]
+        zeros = [bucket.zeros() for bucket in reducer.buckets]
         reductions = [reducer.reduction_of(i, flat) for i, flat in enumerate(zeros)]
         for reduction in reductions:
             reduction.wait()

@@ -22,7 +22,7 @@ from minidist.ddp.buckets import Bucket, Reduction, compute_bucket_assignment_by
 from minidist.ddp.comm_hooks import GradBucket
 from minidist.ddp.errors import GraphChanged, NotSynchronized
 from minidist.ddp.guard import Guard
-from minidist.ddp.roll_call import RollCall
+from minidist.ddp.roll_call import BROKE_OFF, HAS_ALL, RollCall
 from minidist.ddp.unused import reachable
 
 queue_callback = torch.autograd.Variable._execution_engine.queue_callback
@@ -72,7 +72,8 @@ class Reducer:
         self.unused: list[int] = []  # parameters that this backward will not reach
         self.used = torch.zeros(len(parameters), dtype=torch.int32)  # on this rank, since last sync
         self.used_anywhere: Any = None  # the sum of `used` over all ranks, on its way
-        self.hook_counts: list[int] = [0] * len(parameters)  # static graph: in the first iteration
+        self.has_counted = not static_graph  # how often each parameter is used in an iteration
+        self.hook_counts: list[int] = [0] * len(parameters)
         self.wait_before_finalize: list[Any] = []  # futures of a buffer hook
         self.nonjoined: dist.Work | None = None  # how many ranks still have batches
         self.divisor: int | None = None
@@ -88,8 +89,25 @@ class Reducer:
     # Before a backward pass
 
     def prepare_for_forward(self) -> None:
-        self.guard.check_complete(at_step=True)
+        self.guard.check_complete()
         self.iteration += 1
+
+    def clear_away(self) -> None:
+        """Go on after an exception in a backward pass."""
+        if self.guard.broke_off:
+            self.guard.forget_broken_pass()
+            if self.expects_hooks:
+                self.abandon(BROKE_OFF)
+
+    def abandon(self, why: int) -> None:
+        """Give a backward pass up, as all ranks must; what has been sent arrives first."""
+        self.expects_hooks = False
+        self.roll_call.call(why, self.next_bucket)
+        for bucket in self.buckets[: self.next_bucket]:
+            bucket.reduction.wait()
+            bucket.reduction = None
+        self.ready_order.clear()
+        self.used_anywhere = self.divisor = self.nonjoined = None
 
     def prepare_for_backward(self, outputs: Sequence[Tensor]) -> None:
         """Forget the last backward pass; with find_unused_parameters, see what this one reaches."""
@@ -97,10 +115,14 @@ class Reducer:
         self.next_bucket = 0
         self.marked: set[int] = set()
         self.unused_are_marked = False
+        if self._first_static_iteration:
+            self.hook_counts = [0] * len(self.parameters)
         self.hooks_to_come = self.hook_counts.copy()
+        self.ready_order.clear()  # that of a backward pass which was not completed
         for bucket in self.buckets:
             bucket.pending = len(bucket.indices)
-        if self.find_unused_parameters:
+        # Without outputs, they are in an object of an unknown class: nobody can search there.
+        if self.find_unused_parameters and outputs:
             seen = reachable([tensor.grad_fn for tensor in outputs])
             self.unused = [i for i, node in enumerate(self.accumulators) if node not in seen]
             if not self.unused and not self.has_warned:
@@ -118,10 +140,9 @@ class Reducer:
         first_static = self._first_static_iteration
         if self.find_unused_parameters or first_static:
             self.used[index] |= self.parameters[index].grad is not None
+        self.guard.gradient(index, self.expects_hooks)
         if not self.expects_hooks:
-            self.guard.unexpected_gradient(index)
             return
-        self.guard.expected_gradient()
         if first_static:
             self.hook_counts[index] += 1  # how often it is used; all is reduced at the end
             return
@@ -135,6 +156,8 @@ class Reducer:
                 return
             if self.hooks_to_come[index] < 0:
                 raise GraphChanged(self.guard.graph_changed(index))
+        if self.should_rebuild:
+            self.ready_order.append(index)
         self.mark_variable_ready(index)
 
     def mark_variable_ready(self, index: int) -> None:
@@ -142,8 +165,6 @@ class Reducer:
         if index in self.marked:
             raise NotSynchronized(self.guard.marked_twice(index))
         self.marked.add(index)
-        if self.should_rebuild:
-            self.ready_order.append(index)
         bucket_index, place = self.locations[index]
         bucket = self.buckets[bucket_index]
         self._copy_into(bucket, place)
@@ -166,7 +187,7 @@ class Reducer:
         gradient = parameter.grad
         if bucket.sparse:
             if gradient is None:
-                gradient = torch.zeros_like(parameter.detach()).to_sparse()
+                gradient = bucket.zeros()
             bucket.flat = gradient if self.comm_hook else gradient.div_(self._divisor())
             return
         view = bucket.views[place]
@@ -224,13 +245,14 @@ class Reducer:
         self.expects_hooks = False
         if self.record:
             self.record("wait", "", None, 0)
-        self.roll_call.answer()  # before a wait that would have no end
+        self.roll_call.call(HAS_ALL)  # before a wait that would have no end
         with torch.no_grad():
             for bucket in self.buckets:
                 result = bucket.reduction.wait()
                 bucket.reduction = None
                 if bucket.sparse:
-                    bucket.parameters[0].grad = result
+                    if not self._unused_everywhere(bucket.indices[0]):
+                        bucket.parameters[0].grad = result
                 else:
                     self._give_back(bucket, result)
         for future in self.wait_before_finalize:
@@ -240,6 +262,8 @@ class Reducer:
             self._count_of_users()  # it may not travel into the next iteration
             self.used_anywhere = None
             self.used.zero_()
+        if self.should_rebuild:
+            self.ready_order += self.unused  # which have no time of their own
         self.divisor = self.nonjoined = None
         if self.record:
             self.record("finalize", "", None, 0)
@@ -275,12 +299,13 @@ class Reducer:
 
     @property
     def _first_static_iteration(self) -> bool:
-        return self.static_graph and self.iteration == 0
+        return not self.has_counted
 
     def end_of_first_static_iteration(self) -> bool:
         """Reduce everything now, since nobody knew before how often each parameter is used."""
         if not (self._first_static_iteration and self.expects_hooks and any(self.hook_counts)):
             return False
+        self.has_counted = True
         self.all_reduce_used()
         self.unused = [i for i, count in enumerate(self.hook_counts) if not count]
         for index in range(len(self.parameters)):

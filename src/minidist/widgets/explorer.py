@@ -204,7 +204,7 @@ def crossover_figure(
     kept = [p for p in _points(points) if p["world_size"] == world_size and p["algorithm"] in shown]
     with mpl.rc_context():
         palette.figure_style()
-        figure = Figure(figsize=(6.8, 3.6), facecolor="none", layout="constrained")
+        figure = Figure(figsize=(6.8, 3.6), layout="constrained")
         axes = figure.subplots()
         ends = (SMALLEST, LARGEST)
         sizes = [SMALLEST * (LARGEST / SMALLEST) ** (i / 200) for i in range(201)]

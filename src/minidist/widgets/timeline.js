@@ -118,7 +118,7 @@ const box = (x, y, width, height, more) => svg("rect", { x, y, width: Math.max(0
 // Draws all ranks; `items` are what can be pointed at: {rank, lane, from, to, y, height, ...}.
 function drawLanes(step, width, one) {
   const narrow = width < NARROW;
-  const left = narrow ? 64 : 78;
+  const left = narrow ? 68 : 78;
   const right = width - 10;
   const end = endOf(step);
   const x = (at) => left + ((right - left) * at) / end;
@@ -226,7 +226,7 @@ function bucketsAt(view, at, bytesOf) {
 }
 
 function drawBuckets(step, at, width, one) {
-  const left = width < NARROW ? 64 : 78;
+  const left = width < NARROW ? 68 : 78;
   const picture = svg("g");
   let y = 2;
   step.ranks.forEach((view, rank) => {
@@ -464,7 +464,7 @@ function render({ model, el }) {
     resize(stage, width, lanes.height);
     const title = svg("title", {}, inModel() ? "The step that the model expects, lane by lane" : `Recorded step ${get("runs").length > 1 ? `with a cap of ${run.label}` : ""}, lane by lane`);
     const description = svg("desc", {}, step.ranks.map((view, rank) =>
-      `${inModel() ? "Every rank" : `Rank ${rank}`}: forward until ${timeName(view.backward)}, backward until ${timeName(lastReady(view))}, averaged at ${timeName(view.finalize)}; ${view.buckets.map(([k, bytes, launch, done]) => `bucket ${k}, ${sizeName(bytes)}, on its way from ${timeName(launch)} to ${timeName(done)}`).join("; ")}.`).join(" "));
+      `${inModel() ? "Any rank" : `Rank ${rank}`}: forward until ${timeName(view.backward)}, backward until ${timeName(lastReady(view))}, averaged at ${timeName(view.finalize)}; ${view.buckets.map(([k, bytes, launch, done]) => `bucket ${k}, ${sizeName(bytes)}, on its way from ${timeName(launch)} to ${timeName(done)}`).join("; ")}.`).join(" "));
     stage.replaceChildren(title, description, lanes.picture, shade, cursor, glow);
 
     const count = step.ranks[0].buckets.length;
@@ -528,7 +528,7 @@ function render({ model, el }) {
     const drawn = drawBuckets(step, here, width, one);
     resize(tubs, width, drawn.height);
     tubs.replaceChildren(svg("title", {}, `The buckets at ${timeName(here)}`), svg("desc", {}, step.ranks.map((view, rank) =>
-      `${inModel() ? "Every rank" : `Rank ${rank}`}: ${bucketsAt(view, here, one.bytes).map(({ k, share, state }) => `bucket ${k} ${{ fills: `${Math.round(100 * share)} percent full`, waits: "full, waits for its turn", travels: "on its way", done: "averaged" }[state]}`).join(", ")}.`).join(" ")), drawn.picture);
+      `${inModel() ? "Any rank" : `Rank ${rank}`}: ${bucketsAt(view, here, one.bytes).map(({ k, share, state }) => `bucket ${k} ${{ fills: `${Math.round(100 * share)} percent full`, waits: "full, waits for its turn", travels: "on its way", done: "averaged" }[state]}`).join(", ")}.`).join(" ")), drawn.picture);
   }
 
   function lightUp(item) {
@@ -562,8 +562,9 @@ function render({ model, el }) {
     const passed = Math.min(100, time - last) / PLAY_MS; // a hidden page must not jump
     last = time;
     const to = now() + end * passed * Number(speed.value);
-    if (to >= end) halt(); // before it is drawn: the last event is read aloud
-    go(to);
+    at = to >= end ? -1 : to;
+    if (at < 0) halt(); // before it is drawn: the last event is read aloud
+    show();
     if (playing) request = requestAnimationFrame(tick);
   }
 

@@ -340,7 +340,7 @@ def timeline_figure(
     heights = [0.22 * rank_height * len(views) + 0.45, 2.3]
     with mpl.rc_context():
         palette.figure_style()
-        figure = Figure(figsize=(6.8, sum(heights)), facecolor="none", layout="constrained")
+        figure = Figure(figsize=(6.8, sum(heights)), layout="constrained")
         upper, lower = figure.subplots(2, height_ratios=heights)
         _draw_lanes(upper, views, rank_height)
         count = len(views[0].buckets)
