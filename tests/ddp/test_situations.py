@@ -53,6 +53,7 @@ def test_digits_steps_see_what_travels_and_what_each_rank_holds(ddp_class):
         assert brief(steps[2].forward) == "nothing"  # the forward after one under no_sync
         assert all(step.gradient.shape == (GRADIENTS,) for step in steps)
         assert all(step.mean[0] != step.mean[1] for step in steps)
+        assert steps[3].gradient.norm() > 2 * steps[0].gradient.norm()  # they add up
     first, second = ranks
     assert not torch.equal(first[1].gradient, second[1].gradient)
     assert torch.equal(first[2].gradient, second[2].gradient)
@@ -85,6 +86,9 @@ def test_a_buffer_hook_averages_and_two_forwards_need_one_backward():
         ranks = on_gloo(averaged_buffers, ddp_class, 2, inputs=digits(2, 2))
         assert ranks[0][False][1][1] != ranks[1][False][1][1]
         assert ranks[0][True][1] == ranks[1][True][1]
+    own = [steps[0].mean[1] for steps in on_gloo(digits_steps, ddp_class, 1, inputs=digits(2, 1))]
+    both = on_gloo(averaged_buffers, ddp_class, 1, inputs=digits(2, 1))
+    assert [rank[True][0][1] for rank in both] == pytest.approx([sum(own) / 2] * 2)
     one, two = (on_gloo(two_forwards_one_backward, cls, inputs=digits(2, 2)) for cls in CLASSES)
     assert one == two and one[0] == one[1] != 0
 
