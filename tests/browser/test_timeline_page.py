@@ -412,6 +412,7 @@ def test_a_view_that_is_closed_leaves_nothing_running(host, view):
         before = tab.evaluate("root.innerHTML")
         set_to(tab, at=0.0)
         set_to(tab, run=0)
+        tab.set_viewport_size({"width": 500, "height": 900})
         tab.wait_for_timeout(700)
         assert tab.evaluate("root.innerHTML") == before
 

@@ -24,6 +24,11 @@ _NAMES = (
     "byte_counter",
     "shared_memory_race",
     "bug_hunt_collectives",
+    "no_sync",
+    "unused_parameters",
+    "fp16_compression",
+    "reassigned_buffers",
+    "best_bucket_size",
 )
 EXERCISES: dict[str, Exercise] = {
     name: import_module(f"{__name__}.{name}").EXERCISE for name in _NAMES
