@@ -128,8 +128,8 @@ def likely_cause(
             )
         if peer in finished:
             return (
-                f"rank {peer} has returned after {_counted(number, 'message')} to rank {rank}, which waits for "
-                "one more: the two do not make the same calls."
+                f"rank {peer} has returned after {_counted(number, 'message')} to rank {rank}, "
+                "which waits for one more: the two do not make the same calls."
             )
         if theirs.wait is None:
             return (
