@@ -19,7 +19,7 @@ from minidist.doctor import examine
 from minidist.grading.commands import add_commands, new_file
 from minidist.launch import WIRES, run
 from minidist.mesh import MeshError
-from minidist.training import LEARNED, TEST_DIGITS, train
+from minidist.training import DDPS, LEARNED, TEST_DIGITS, train
 from minidist.transports.simulated import ALPHA, BETA, Simulated, steps
 from minidist.verify import Comparison, compare
 
@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     command = commands.add_parser("train", help="train the digits net with DDP on several ranks")
     command.add_argument("--backend", choices=("minidist", "gloo", "nccl"), default="minidist")
+    command.add_argument("--ddp", choices=tuple(DDPS), default="torch", help="whose DDP")
     command.add_argument("--world-size", type=_processes, default=2)
     command.add_argument("--epochs", type=_ranks, default=5)
     command.add_argument("--json", type=new_file, metavar="FILE", help="write the epochs there")
@@ -198,12 +199,13 @@ def _simulate(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> int:
+    whose = "Our" if arguments.ddp == "ours" else "PyTorch's"
     print(
-        f"PyTorch's DDP on {arguments.backend}, {arguments.world_size} ranks; "
+        f"{whose} DDP on {arguments.backend}, {arguments.world_size} ranks; "
         f"{TEST_DIGITS} digits are kept for the test."
     )
     try:
-        epochs = train(arguments.backend, arguments.world_size, arguments.epochs)
+        epochs = train(arguments.backend, arguments.world_size, arguments.epochs, ddp=arguments.ddp)
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 2

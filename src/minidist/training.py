@@ -8,12 +8,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from minidist.data import DigitsNet, digits_shard
+from minidist.ddp import DistributedDataParallel
 from minidist.launch import run
 from minidist.mesh import Mesh
 
+DDPS = {"ours": DistributedDataParallel, "torch": TorchDDP}
 LEARNED = 0.9  # accuracy on digits never seen in training; guessing gives 0.1
 TEST_DIGITS = 360  # of 1797
 BAR = 20  # characters
@@ -28,10 +30,12 @@ class Epoch:
     seconds: float
 
 
-def train(backend: str, world_size: int, epochs: int, batch_size: int = 64) -> list[Epoch]:
-    """Train with PyTorch's DDP on `world_size` ranks of this machine, and say how it goes.
+def train(
+    backend: str, world_size: int, epochs: int, batch_size: int = 64, ddp: str = "torch"
+) -> list[Epoch]:
+    """Train with a DDP on `world_size` ranks of this machine, and say how it goes.
 
-    backend: "minidist" or "gloo" (on the CPU), "nccl" (rank r on GPU r).
+    backend: "minidist" or "gloo" (on the CPU), "nccl" (rank r on GPU r). ddp: "ours" or "torch".
     batch_size: of all ranks together, so that the result hardly depends on how many they are.
     The seed is fixed: two backends with the same order of additions end with the same bits.
     Raises RuntimeError if there are fewer GPUs than ranks with "nccl".
@@ -48,13 +52,14 @@ def train(backend: str, world_size: int, epochs: int, batch_size: int = 64) -> l
         backend,
         epochs,
         batch_size,
+        ddp,
         process_group=backend,
         timeout=60.0 + 60.0 * epochs,
     )
     return on_each_rank.results[0]
 
 
-def _train(mesh: Mesh, backend: str, epochs: int, batch_size: int) -> list[Epoch]:
+def _train(mesh: Mesh, backend: str, epochs: int, batch_size: int, ddp: str) -> list[Epoch]:
     device = torch.device("cuda", mesh.rank) if backend == "nccl" else torch.device("cpu")
     images, labels = (t.to(device) for t in digits_shard(0, 1))
     mixed = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
@@ -64,7 +69,7 @@ def _train(mesh: Mesh, backend: str, epochs: int, batch_size: int) -> list[Epoch
     steps = len(rest) // mesh.world_size // batch  # the same on every rank, or DDP would hang
 
     torch.manual_seed(0)
-    net = DistributedDataParallel(DigitsNet().to(device))
+    net = DDPS[ddp](DigitsNet().to(device))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     history = []
     for epoch in range(epochs):

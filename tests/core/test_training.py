@@ -12,11 +12,16 @@ from minidist.cli import main
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_our_backend_and_gloo_learn_the_same(world_size):
-    ours, gloo = (training.train(b, world_size, epochs=2) for b in ("minidist", "gloo"))
-    assert [(e.loss, e.accuracy) for e in ours] == [(e.loss, e.accuracy) for e in gloo]
-    assert ours[1].loss < ours[0].loss / 2
-    assert ours[1].accuracy >= training.LEARNED
+def test_all_four_corners_learn_the_same(world_size):
+    first, *others = (
+        training.train(backend, world_size, epochs=2, ddp=ddp)
+        for backend in ("minidist", "gloo")
+        for ddp in ("ours", "torch")
+    )
+    for other in others:
+        assert [(e.loss, e.accuracy) for e in other] == [(e.loss, e.accuracy) for e in first]
+    assert first[1].loss < first[0].loss / 2
+    assert first[1].accuracy >= training.LEARNED
 
 
 def test_the_world_size_hardly_matters():
@@ -26,8 +31,9 @@ def test_the_world_size_hardly_matters():
 
 def test_command(tmp_path, capsys):
     path = tmp_path / "epochs.json"
-    assert main(["train", "--epochs", "2", "--json", str(path)]) == 0
+    assert main(["train", "--ddp", "ours", "--epochs", "2", "--json", str(path)]) == 0
     printed = capsys.readouterr().out
+    assert printed.startswith("Our DDP on minidist, 2 ranks")
     assert "[rank 0] epoch 2 of 2  [####################]  loss 0." in printed
     epochs = json.loads(path.read_text())
     assert [sorted(epoch) for epoch in epochs] == [["accuracy", "loss", "seconds"]] * 2
@@ -36,7 +42,7 @@ def test_command(tmp_path, capsys):
 
 def test_the_exit_code_tells_that_nothing_was_learned(monkeypatch, capsys):
     untrained = [training.Epoch(loss=2.3, accuracy=0.12, seconds=1.0)]
-    monkeypatch.setattr("minidist.cli.train", lambda *_: untrained)
+    monkeypatch.setattr("minidist.cli.train", lambda *_, **__: untrained)
     assert main(["train"]) == 1
     assert "NOT LEARNED" in capsys.readouterr().out
 
