@@ -24,6 +24,7 @@ _NAMES = (
     "byte_counter",
     "shared_memory_race",
     "bug_hunt_collectives",
+    "bucket_assignment",
     "no_sync",
     "unused_parameters",
     "fp16_compression",
