@@ -25,6 +25,7 @@ _NAMES = (
     "shared_memory_race",
     "bug_hunt_collectives",
     "bucket_assignment",
+    "naive_ddp",
     "no_sync",
     "unused_parameters",
     "fp16_compression",
