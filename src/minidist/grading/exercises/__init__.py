@@ -24,6 +24,7 @@ _NAMES = (
     "byte_counter",
     "shared_memory_race",
     "bug_hunt_collectives",
+    "coalesced_broadcast",
     "bucket_assignment",
     "naive_ddp",
     "no_sync",

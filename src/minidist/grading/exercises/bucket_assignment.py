@@ -141,7 +141,7 @@ _MISTAKES = {
 }
 
 
-def _with(
+def buckets_with(
     mistake: str, tensors: list[Tensor], limits: list[int], sparse: list[bool]
 ) -> list[list[int]]:
     """The buckets of who makes this mistake."""
@@ -202,7 +202,7 @@ def _buckets(trial: Trial, said: dict[str, Any]) -> Feedback | None:
     if came == want:
         return None
     arguments = (_tensors(trial.arguments["described"]), *_rest(trial))
-    why = next((m for m in _MISTAKES if _with(m, *arguments) == came), None)
+    why = next((m for m in _MISTAKES if buckets_with(m, *arguments) == came), None)
     lost = set(range(len(arguments[0]))) - set(itertools.chain(*came))
     return Feedback(
         "The buckets are not PyTorch's.",
