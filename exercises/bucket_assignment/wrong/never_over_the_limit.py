@@ -1,0 +1,36 @@
+"""Closes a bucket before a tensor that would not fit."""
+
+from collections import defaultdict
+
+import torch
+
+CHECK = "buckets"
+SAYS = "it may hold more"
+
+
+def bucket_assignment(
+    tensors: list[torch.Tensor], limits: list[int], sparse: list[bool]
+) -> tuple[list[list[int]], list[int]]:
+    done = []  # (indices, limit)
+    indices = defaultdict(list)  # those of the open bucket
+    nbytes = defaultdict(int)
+    closed = defaultdict(int)  # how many buckets of this kind
+
+    def limit_of(kind):
+        return limits[min(closed[kind], len(limits) - 1)]
+
+    for index, tensor in enumerate(tensors):
+        if sparse[index]:
+            done.append(([index], 0))
+            continue
+        kind = tensor.dtype, tensor.device
+        size = tensor.numel() * tensor.element_size()
+        if indices[kind] and nbytes[kind] + size > limit_of(kind):
+            done.append((indices.pop(kind), limit_of(kind)))
+            closed[kind] += 1
+            nbytes[kind] = 0
+        indices[kind].append(index)
+        nbytes[kind] += size
+    done += [(rest, limit_of(kind)) for kind, rest in indices.items()]
+    done.sort()
+    return [bucket for bucket, _ in done], [limit for _, limit in done]

@@ -1,0 +1,39 @@
+"""Closes the open bucket when a sparse gradient comes."""
+
+from collections import defaultdict
+
+import torch
+
+CHECK = "buckets"
+SAYS = "does not close"
+
+
+def bucket_assignment(
+    tensors: list[torch.Tensor], limits: list[int], sparse: list[bool]
+) -> tuple[list[list[int]], list[int]]:
+    done = []  # (indices, limit)
+    indices = defaultdict(list)  # those of the open bucket
+    nbytes = defaultdict(int)
+    closed = defaultdict(int)  # how many buckets of this kind
+
+    def limit_of(kind):
+        return limits[min(closed[kind], len(limits) - 1)]
+
+    for index, tensor in enumerate(tensors):
+        kind = tensor.dtype, tensor.device
+        if sparse[index]:
+            if kind in indices:
+                done.append((indices.pop(kind), limit_of(kind)))
+                closed[kind] += 1
+                nbytes[kind] = 0
+            done.append(([index], 0))
+            continue
+        indices[kind].append(index)
+        nbytes[kind] += tensor.numel() * tensor.element_size()
+        if nbytes[kind] >= limit_of(kind):
+            done.append((indices.pop(kind), limit_of(kind)))
+            closed[kind] += 1
+            nbytes[kind] = 0
+    done += [(rest, limit_of(kind)) for kind, rest in indices.items()]
+    done.sort()
+    return [bucket for bucket, _ in done], [limit for _, limit in done]
