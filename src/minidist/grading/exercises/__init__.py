@@ -24,6 +24,7 @@ _NAMES = (
     "byte_counter",
     "shared_memory_race",
     "bug_hunt_collectives",
+    "parameter_hook",
     "no_sync",
     "unused_parameters",
     "fp16_compression",
