@@ -25,6 +25,7 @@ _NAMES = (
     "shared_memory_race",
     "bug_hunt_collectives",
     "parameter_hook",
+    "bucketed_reducer",
     "no_sync",
     "unused_parameters",
     "fp16_compression",
