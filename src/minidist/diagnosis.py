@@ -128,13 +128,13 @@ def likely_cause(
             )
         if peer in finished:
             return (
-                f"rank {peer} has returned after {number} messages to rank {rank}, which waits for "
-                "one more: the two do not make the same calls."
+                f"rank {peer} has returned after {_counted(number, 'message')} to rank {rank}, "
+                "which waits for one more: the two do not make the same calls."
             )
         if theirs.wait is None:
             return (
                 f"rank {peer} has not come to the call that rank {rank} waits for: it is "
-                f"{theirs.place}, after {theirs.step} calls."
+                f"{theirs.place}, after {_counted(theirs.step, 'call')}."
             )
         if wait.within and theirs.wait.within and wait.within != theirs.wait.within:
             return (
@@ -214,3 +214,7 @@ def place(calls: Iterable[tuple[FrameType, int]]) -> str:
         if not of_a_library(code):
             return f"in its own code, {code.co_name} at {os.path.basename(code.co_filename)}:{line}"
     return f"in {collective}, outside of any send or recv" if collective else "starting or leaving"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

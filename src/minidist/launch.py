@@ -396,8 +396,9 @@ def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")  # Windows: correct, but seconds per run
     context = multiprocessing.get_context("forkserver")
+    # PyTorch's optimizers and its DDP import dynamo when they are made: a second on every rank.
     context.set_forkserver_preload(
-        ["minidist._rank", "minidist.grading._child", "torch", "torch.distributed"]
+        ["minidist._rank", "minidist.grading._child", "torch.distributed", "torch._dynamo"]
     )
     return context
 

@@ -172,7 +172,8 @@ _BLIND = {
     "that it does not, and other numbers on every rank and in every element.",
     ("wrong", True, False): "Try every root, not only 0, and other numbers on every rank.",
     ("wrong", False, True): "Try a tensor whose elements do not lie side by side: "
-    "x[::2] is one, x[::2] + 1 is a new tensor and none.",
+    "x[::2] is one, x[::2] + 1 is a new tensor and none. And let its elements differ: with equal "
+    "ones, wrong places hold right numbers.",
     ("wrong", True, True): "Try a strided tensor with every root.",
     ("bytes", False, False): "The numbers are right; look at bytes_sent, too.",
 }

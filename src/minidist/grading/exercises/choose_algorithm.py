@@ -92,7 +92,8 @@ def _is_faster(trial: Trial, said: dict[str, Any]) -> Feedback | None:
             wrong.append((call, answer, ring, tree))
     if not wrong:
         return None
-    call, answer, ring, tree = wrong[0]
+    # The one where the difference is plainest.
+    call, answer, ring, tree = max(wrong, key=lambda w: max(w[2], w[3]) / min(w[2], w[3]))
     why = ""
     for sentence, of_ring, of_tree in _MISTAKES:
         if all(

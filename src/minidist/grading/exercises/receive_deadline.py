@@ -158,7 +158,8 @@ def _on_time(trial: Trial, said: dict[str, Any]) -> Feedback | None:
             came=f"{1000 * took:.0f} ms",
             diagnosis="deadline_ms is in milliseconds; wait() and now() are in seconds."
             if took > 50 * deadline_ms / 1000 > 0
-            else "Each piece starts the clock anew: fix the end once, and wait for what is left."
+            else "Each piece starts the clock anew, or the clock is not the line's: fix the end "
+            "once, by line.now(), and wait for what is left."
             if pieces > 1
             else "Take only when wait() has said yes.",
         )
@@ -239,7 +240,8 @@ def _sleeps(trial: Trial, said: dict[str, Any]) -> Feedback | None:
     for outcome in said["outcomes"]:
         if outcome["looks"] > 2 * pieces + 4:
             return Feedback(
-                f"It looked {outcome['looks']} times at a line on which {pieces} pieces came.",
+                f"It looked {outcome['looks']} times at a line on which {pieces} "
+                f"piece{'s' * (pieces != 1)} came.",
                 expected="asleep until a piece is there: one wait for all the time that is left",
                 diagnosis="A rank that looks all the time takes the processor from the rank that "
                 "it waits for. line.wait(seconds) sleeps, and wakes when something comes.",
