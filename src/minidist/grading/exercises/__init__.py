@@ -27,6 +27,8 @@ _NAMES = (
     "coalesced_broadcast",
     "bucket_assignment",
     "naive_ddp",
+    "parameter_hook",
+    "bucketed_reducer",
     "no_sync",
     "unused_parameters",
     "fp16_compression",

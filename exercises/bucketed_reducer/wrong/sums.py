@@ -1,0 +1,31 @@
+"""Sums over the ranks and does not divide."""
+
+import torch
+
+CHECK = "averages"
+SAYS = "the sum over ranks"
+
+
+def reduce_in_buckets(module: torch.nn.Module, comm, buckets: list) -> None:
+    place = {p: i for i, bucket in enumerate(buckets) for p in bucket}
+    missing = [len(bucket) for bucket in buckets]
+    sent = 0
+
+    def send(bucket):
+        flat = torch.cat([p.grad.reshape(-1) for p in bucket])
+        comm.all_reduce(flat)
+        for p, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+            p.grad.copy_(part.view(p.shape))
+
+    def ready(parameter):
+        nonlocal sent
+        missing[place[parameter]] -= 1
+        while sent < len(buckets) and missing[sent] == 0:
+            send(buckets[sent])
+            sent += 1
+        if sent == len(buckets):  # the next backward begins anew
+            missing[:] = [len(bucket) for bucket in buckets]
+            sent = 0
+
+    for parameter in place:
+        parameter.register_post_accumulate_grad_hook(ready)
