@@ -95,7 +95,8 @@ def _train(mesh: Mesh, backend: str, epochs: int, batch_size: int, ddp: str) -> 
                 flush=True,
             )
     dist.barrier()  # rank 0 is still counting when the others are through
-    dist.destroy_process_group()
+    if backend == "nccl":
+        dist.destroy_process_group()  # gloo's, freed while its threads end, can wait for ever
     return history
 
 
