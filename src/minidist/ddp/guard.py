@@ -227,7 +227,8 @@ def _node_of(tensor: Tensor) -> Any:
 def _before_step(optimizer: Optimizer, *_: Any) -> None:
     """No optimizer steps with gradients that are half averaged."""
     for guard in list(_guards):
-        if guard.reducer.expects_hooks and (guard.runs or guard.reducer.marked):
+        reducer = guard._reducer()  # None: its DDP was dropped, and only the guard is left
+        if reducer and reducer.expects_hooks and (guard.runs or reducer.marked):
             its = (id(p) for group in optimizer.param_groups for p in group["params"])
             if any(identity in guard._mine for identity in its):
                 guard.check_step()
