@@ -201,7 +201,6 @@ def _on_each_rank(mesh: Mesh, nbytes: int, batch: int, repeats: int, seconds: fl
     recorded = {
         backend: steps(Trace([[]], [meshes[backend].marks]), 0)[WARM_UP:] for backend in BACKENDS
     }
-    dist.destroy_process_group()
     size = sum(4 * parameter.numel() for parameter in torch_ddp.parameters())
     return _Seen(size, times, wrong, recorded, overlaps[WARM_UP:])
 

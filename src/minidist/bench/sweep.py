@@ -190,7 +190,6 @@ def _on_each_rank(
             took.append(time.perf_counter() - start)
         allreduces[4 * len(tensor)] = statistics.median(took[1:])
     dist.barrier()
-    dist.destroy_process_group()
     return _Seen(
         {int(name): of_cap for name, of_cap in times.items()},
         {cap: len(ddp.reducer.buckets) for cap, ddp in ddps.items()},

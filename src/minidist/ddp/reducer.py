@@ -21,11 +21,9 @@ from torch.autograd.graph import get_gradient_edge
 from minidist.ddp.buckets import Bucket, Reduction, compute_bucket_assignment_by_size, is_alias
 from minidist.ddp.comm_hooks import GradBucket
 from minidist.ddp.errors import GraphChanged, NotSynchronized
-from minidist.ddp.guard import Guard
+from minidist.ddp.guard import Guard, queue_callback
 from minidist.ddp.roll_call import BROKE_OFF, HAS_ALL, RollCall
 from minidist.ddp.unused import reachable
-
-queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
 
 class Reducer:
@@ -65,7 +63,6 @@ class Reducer:
         self.record = record
         self.comm_hook: tuple[Any, Callable[[Any, GradBucket], Any]] | None = None
 
-        self.iteration = -1  # synchronised forwards before this one
         self.expects_hooks = False  # between a synchronised forward and the end of its backward
         self.has_rebuilt = False
         self.ready_order: list[int] = []  # parameters, as their gradients came; for the rebuild
@@ -89,8 +86,8 @@ class Reducer:
     # Before a backward pass
 
     def prepare_for_forward(self) -> None:
+        """The last backward pass must have been completed."""
         self.guard.check_complete()
-        self.iteration += 1
 
     def clear_away(self) -> None:
         """Go on after an exception in a backward pass."""
